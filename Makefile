@@ -1,0 +1,30 @@
+# Everything runs in .venv at the root; nothing but Python 3.11, make and a C++ compiler has to be there.
+PYTHON ?= python3.11
+BIN := .venv/bin
+
+.PHONY: sweep test check format bench
+
+# Set up, run the quickstart sweep, print the winner and where its files are.
+sweep: .venv/installed
+	$(BIN)/python -m raysweep.cli.main run search_spaces/quickstart.yaml --overwrite
+
+# Set up, run all tests.
+test: .venv/installed
+	$(BIN)/python -m pytest
+
+# Format, lint, types, structure.
+check: .venv/installed
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
+	$(BIN)/python -m pytest tests/structure --durations=0
+
+format: .venv/installed
+	$(BIN)/python -m ruff format .
+	$(BIN)/python -m ruff check --fix .
+
+# The stamp is made last, so an installation that was cut off is done again.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch .venv/installed

@@ -1,0 +1,57 @@
+"""One point of the search space, frozen, with a stable short id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from raysweep.serde import sha256_of
+
+ZERO_STAGES = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """What is varied between two trials. It keeps no slots, because its id is computed once and kept."""
+
+    zero_stage: int
+    activation_checkpoint_interval: int
+    """k: block i is recomputed in backward when k > 0 and i % k == 0; 0 = none is."""
+    micro_batch_size_per_gpu: int
+    gradient_accumulation_steps: int = 1
+    deepspeed: Mapping[str, Any] = field(default_factory=dict)
+    """Further axes: DeepSpeed keys by dotted path, with this candidate's value."""
+
+    def __post_init__(self) -> None:
+        assert self.zero_stage in ZERO_STAGES, self.zero_stage
+        assert self.activation_checkpoint_interval >= 0, self.activation_checkpoint_interval
+        assert self.micro_batch_size_per_gpu >= 1, self.micro_batch_size_per_gpu
+        assert self.gradient_accumulation_steps >= 1, self.gradient_accumulation_steps
+
+    @cached_property
+    def candidate_id(self) -> str:
+        """Readable and unique: `s2-k1-b4-g2`, with a short hash behind it where further axes are set."""
+        readable = (
+            f"s{self.zero_stage}-k{self.activation_checkpoint_interval}"
+            f"-b{self.micro_batch_size_per_gpu}-g{self.gradient_accumulation_steps}"
+        )
+        return f"{readable}-{sha256_of(dict(self.deepspeed))[:6]}" if self.deepspeed else readable
+
+    def recomputed_blocks(self, block_count: int) -> int:
+        """Blocks recomputed in one backward pass over `block_count` blocks: ceil(count / k), 0 when k is 0."""
+        interval = self.activation_checkpoint_interval
+        return -(-block_count // interval) if interval else 0
+
+    def describe(self) -> str:
+        """One line for people."""
+        interval = self.activation_checkpoint_interval
+        checkpointing = {0: "no activation checkpointing", 1: "every block checkpointed"}.get(
+            interval, f"every {interval}th block checkpointed" if interval != 2 else "every 2nd block checkpointed"
+        )
+        further = "".join(f", {key}={value}" for key, value in sorted(self.deepspeed.items()))
+        return (
+            f"ZeRO stage {self.zero_stage}, {checkpointing}, micro-batch {self.micro_batch_size_per_gpu} "
+            f"x {self.gradient_accumulation_steps} accumulation{further}"
+        )

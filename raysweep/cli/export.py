@@ -1,0 +1,37 @@
+"""`raysweep export`: writes the winner's files again."""
+
+from __future__ import annotations
+
+import typer
+
+from raysweep.errors import NothingSucceeded
+from raysweep.results.export import remove_best, write_best, write_selection
+from raysweep.results.journal import read_journal
+from raysweep.results.paths import ResultsPaths
+from raysweep.results.select import choose_winner
+from raysweep.results.store import records_from
+from raysweep.search.best import best_of
+from raysweep.sweep_file import load_sweep
+
+
+def export(results: str) -> None:
+    """Choose the winner from the records and write `selection.json` and `best/`.
+
+    Raises:
+        NothingSucceeded: when there is no winner; an old `best/` is removed then.
+    """
+    paths = ResultsPaths(results)
+    contents = read_journal(paths.journal)
+    records = records_from(contents)
+    selection = choose_winner(
+        records,
+        measurements=contents.measurements,
+        allow_loss_difference=contents.sweep.allow_loss_difference,
+    )
+    write_selection(results, selection)
+    if selection.winner is None:
+        remove_best(results)
+        raise NothingSucceeded(message=f"{results}: no candidate completed within the budget")
+    folder = write_best(results, best_of(load_sweep(paths.sweep_file), contents, records, selection))
+    state = "confirmed" if selection.confirmed else "not confirmed"
+    typer.echo(f"{selection.winner} ({state}): {folder}")

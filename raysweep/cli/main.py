@@ -1,0 +1,183 @@
+"""Knows the verbs, loads the one asked for, and turns an error into one message and an exit code."""
+
+from __future__ import annotations
+
+import signal
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+from raysweep import __version__
+from raysweep.errors import RaysweepError
+from raysweep.units import parse_bytes, whole_number
+
+INTERRUPTED = 130
+EXIT_CODES = """\
+Exit codes: 0 a winner was confirmed; 2 wrong input; 3 nothing succeeded; 4 something the sweep needs is not there;
+5 a best was found but not confirmed; 130 interrupted.
+"""
+
+
+class _Verbs(typer.core.TyperGroup):
+    """Turns our errors into one message and an exit code; wrong options are typer's own business."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RaysweepError as error:
+            typer.echo(f"raysweep: {error}", err=True)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            typer.echo("raysweep: interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=_Verbs,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    epilog=EXIT_CODES,
+)
+
+
+def _bytes(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _count(text: str) -> int:
+    try:
+        return whole_number(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+Count = Annotated[int | None, typer.Option(parser=_count, metavar="N")]
+Size = Annotated[int | None, typer.Option(parser=_bytes, metavar="SIZE")]
+SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", help="The sweep file (YAML).")]
+ResultsArgument = Annotated[str, typer.Argument(metavar="RESULTS", help="A results folder or URI.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Find the fastest DeepSpeed configuration that fits: ZeRO stage, activation checkpointing, micro-batch.
+
+    Start with: raysweep plan SWEEP, then raysweep run SWEEP.
+    """
+    if version:
+        typer.echo(f"raysweep {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def plan(
+    sweep: Annotated[str | None, typer.Argument(metavar="[SWEEP]", help="The sweep file (YAML).")] = None,
+    params: Count = None,
+    devices: Count = None,
+    layers: Count = None,
+    hidden: Count = None,
+    seq_len: Count = None,
+    micro_batch: Count = None,
+    checkpoint_interval: Count = None,
+    device_memory: Size = None,
+    json: AsJson = False,
+) -> None:
+    """Say what fits, what does not and why, before anything runs: no cluster, no GPU.
+
+    With a sweep file: every candidate with its predicted memory, and what the sweep will cost.
+    Without one: the memory arithmetic of a model.
+
+    Examples:
+        raysweep plan search_spaces/quickstart.yaml
+        raysweep plan --params 7e9 --devices 8 --layers 32 --hidden 4096 --seq-len 4096 --micro-batch 1
+    """
+    from raysweep.cli import plan as verb
+
+    if sweep is not None:
+        given = {"--params": params, "--devices": devices, "--layers": layers, "--hidden": hidden, "--seq-len": seq_len}
+        for option, value in given.items():
+            if value is not None:
+                raise typer.BadParameter(
+                    "goes without a sweep file, which describes the model itself", param_hint=option
+                )
+        verb.plan_file(sweep, device_memory_bytes=device_memory, as_json=json)
+        return
+    if params is None or devices is None:
+        raise typer.BadParameter("give a sweep file, or --params and --devices", param_hint="SWEEP")
+    verb.plan_sketch(
+        parameters=params,
+        devices=devices,
+        layers=layers,
+        hidden=hidden,
+        sequence_length=seq_len,
+        micro_batch_size_per_gpu=micro_batch or 1,
+        activation_checkpoint_interval=1 if checkpoint_interval is None else checkpoint_interval,
+        device_memory_bytes=device_memory,
+        as_json=json,
+    )
+
+
+@app.command()
+def run(
+    sweep: SweepArgument,
+    address: Annotated[
+        str | None, typer.Option(help="An existing Ray cluster (auto, host:port); by default a local Ray is started.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where an earlier run of this sweep ended.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove what an earlier run left.")] = False,
+) -> None:
+    """Search, confirm the best in fresh worker groups, and export the winner.
+
+    Example:
+        raysweep run search_spaces/quickstart.yaml
+    """
+    from raysweep.cli import run as verb
+
+    verb.run(sweep, address=address, resume=resume, overwrite=overwrite)
+
+
+@app.command()
+def show(results: ResultsArgument, json: AsJson = False) -> None:
+    """Print the results of a sweep as a table: every candidate, with figures or a reason.
+
+    Example:
+        raysweep show results/quickstart
+    """
+    from raysweep.cli import show as verb
+
+    verb.show(results, as_json=json)
+
+
+@app.command()
+def export(results: ResultsArgument) -> None:
+    """Write the winner's files (best/) again from the records.
+
+    Example:
+        raysweep export results/quickstart
+    """
+    from raysweep.cli import export as verb
+
+    verb.export(results)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; ends the process with its exit code."""
+    # A job that is told to end gets the same clean stop as Ctrl-C.
+    signal.signal(signal.SIGTERM, _interrupt)
+    app(args=arguments)
+
+
+def _interrupt(signal_number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

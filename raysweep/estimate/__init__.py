@@ -1,0 +1,1 @@
+"""Asks torch and DeepSpeed about a candidate before anything runs, in subprocesses of their own."""

@@ -1,0 +1,1 @@
+"""Ray Train: starts worker groups, hands them candidates, and ends them."""

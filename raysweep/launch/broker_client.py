@@ -1,0 +1,79 @@
+"""The launcher that talks to a broker: used by the driver and, from their own processes, by Ray Tune's trials."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import ray
+
+from raysweep.errors import GroupCannotStart
+from raysweep.launch.broker import POLL_S, find_broker
+from raysweep.launch.records import measurement_of, read_answer
+from raysweep.serde import from_dict, to_dict
+from raysweep.space import group_key
+from raysweep.trial import GroupEnd, LaunchRequest, Measurement
+from raysweep.units import MIB, format_bytes
+
+CALL_TIMEOUT_S = POLL_S + 50.0
+LEFT_BEHIND_LIMIT_BYTES = 8 * MIB
+"""Tensor bytes that one candidate may leave in its process; past it the group is recycled."""
+
+
+class BrokerClient:
+    """A `Launcher` over a running broker and its warm worker group.
+
+    Holds the handle that it is given: the broker lives as long as the handle that started it.
+    """
+
+    def __init__(self, broker: Any) -> None:
+        self._broker = broker
+
+    @classmethod
+    def connect(cls, sweep_id: str) -> BrokerClient:
+        """A client in another process than the driver's.
+
+        Raises:
+            ValueError: when the broker is not there.
+        """
+        return cls(find_broker(sweep_id))
+
+    def launch(self, request: LaunchRequest) -> Measurement:
+        """See `Launcher.launch`."""
+        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        begin = time.perf_counter()
+        self._call("submit", to_dict(request), request.deadline_s, group_key(request.candidate))
+        plain = None
+        while plain is None:
+            plain = self._call("result")
+        if "cannot_start" in plain:
+            raise GroupCannotStart(reason=plain["cannot_start"])
+        answer = read_answer(plain, started_at=started_at, wall_s=time.perf_counter() - begin)
+        measurement = measurement_of(request, answer)
+        self._keep_house(measurement)
+        return measurement
+
+    def _keep_house(self, measurement: Measurement) -> None:
+        figures = measurement.figures
+        if figures is not None and figures.left_behind_bytes > LEFT_BEHIND_LIMIT_BYTES:
+            self.recycle(f"{measurement.candidate_id} left {format_bytes(figures.left_behind_bytes)} of tensors behind")
+
+    def recycle(self, reason: str) -> None:
+        """See `Launcher.recycle`."""
+        self._call("end_group", reason)
+
+    def position_in_group(self) -> int:
+        """See `Launcher.position_in_group`."""
+        return int(self._call("overview")["handed_out"])
+
+    def group_ends(self) -> list[GroupEnd]:
+        """See `Launcher.group_ends`."""
+        return [from_dict(GroupEnd, plain) for plain in self._call("overview")["ended_groups"]]
+
+    def close(self, reason: str) -> None:
+        """See `Launcher.close`."""
+        self._call("close", reason)
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return ray.get(getattr(self._broker, method).remote(*arguments), timeout=CALL_TIMEOUT_S)

@@ -1,0 +1,75 @@
+"""Starts a local Ray or joins an existing one, and checks that it has room for the workers."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from raysweep.errors import ConfigError, PreflightError
+
+JOIN_TIMEOUT_S = 10
+
+
+@contextmanager
+def ray_session(*, address: str | None, environment: Mapping[str, str]) -> Iterator[None]:
+    """A connection to Ray for the length of a sweep: a local one of our own, or the cluster at `address`.
+
+    Raises:
+        PreflightError: when there is no cluster at `address`, or it refuses us.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    options: dict[str, Any] = {
+        "address": address or "local",
+        "namespace": "raysweep",
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        "runtime_env": {"env_vars": dict(environment)},
+    }
+    if address is None:
+        options["include_dashboard"] = False
+    try:
+        ray.init(**options)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise PreflightError(message=f"cannot join Ray at {address or 'this machine'}: {error}") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def check_capacity(*, world_size: int, resources_per_worker: Mapping[str, float]) -> None:
+    """Refuse more workers than the cluster could ever hold, instead of waiting without a word.
+
+    Raises:
+        ConfigError: with what was asked and what each node has.
+    """
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    slots = {node["NodeManagerAddress"]: _slots(node["Resources"], resources_per_worker) for node in nodes}
+    available = sum(slots.values())
+    if available >= world_size:
+        return
+    wanted = ", ".join(f"{amount:g} {name}" for name, amount in resources_per_worker.items())
+    table = "; ".join(
+        f"{node['NodeManagerAddress']}: "
+        + ", ".join(f"{node['Resources'].get(name, 0):g} {name}" for name in resources_per_worker)
+        for node in nodes
+    )
+    raise ConfigError(
+        key="workers.count",
+        value=world_size,
+        rule=f"asked: {world_size} workers of {wanted} each; available: {available} ({table})",
+        nearest=available or None,
+    )
+
+
+def _slots(resources: Mapping[str, float], per_worker: Mapping[str, float]) -> int:
+    return min(
+        (math.floor(resources.get(name, 0) / amount) for name, amount in per_worker.items() if amount > 0), default=0
+    )

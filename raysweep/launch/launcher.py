@@ -1,0 +1,35 @@
+"""The contract of every launcher: a candidate goes in, the record of one launch comes out."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from raysweep.trial import GroupEnd, LaunchRequest, Measurement
+
+
+class Launcher(Protocol):
+    """Runs candidates on worker groups, one at a time."""
+
+    def launch(self, request: LaunchRequest) -> Measurement:
+        """Measure one candidate once. A candidate that fails is a Measurement, too.
+
+        Raises:
+            GroupCannotStart: when no worker group comes up.
+        """
+        ...
+
+    def recycle(self, reason: str) -> None:
+        """End the worker group; the next launch starts in a fresh one."""
+        ...
+
+    def position_in_group(self) -> int:
+        """How many candidates the running group has been handed; 0 for a fresh group."""
+        ...
+
+    def group_ends(self) -> list[GroupEnd]:
+        """The groups that have ended so far, oldest first."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """End the last group and free what the launcher holds."""
+        ...

@@ -1,0 +1,83 @@
+"""Turns what came back of a launch into its record: the same for every launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raysweep.measurement import RankReport, reduce_reports
+from raysweep.outcome import judge
+from raysweep.serde import from_dict, sha256_of
+from raysweep.trial import LaunchRequest, Measurement, RankFailure, TrialStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What became of a launch: a report of every rank, or the failures of some."""
+
+    reports: Sequence[RankReport]
+    failures: Sequence[RankFailure]
+    group_id: str
+    position_in_group: int
+    ranks: Sequence[Mapping[str, Any]]
+    """Facts of each rank: pid, node, log_path."""
+    started_at: str
+    wall_s: float
+
+
+def read_answer(plain: Mapping[str, Any], *, started_at: str, wall_s: float) -> Answer:
+    """A broker's answer as our nouns."""
+    return Answer(
+        reports=[from_dict(RankReport, report) for report in plain["reports"]],
+        failures=[from_dict(RankFailure, failure) for failure in plain["failures"]],
+        group_id=plain["group_id"],
+        position_in_group=plain["position_in_group"],
+        ranks=plain["ranks"],
+        started_at=started_at,
+        wall_s=wall_s,
+    )
+
+
+def measurement_of(request: LaunchRequest, answer: Answer) -> Measurement:
+    """The record of one launch."""
+    place: dict[str, Any] = {
+        "candidate_id": request.candidate.candidate_id,
+        "phase": request.phase,
+        "round": request.round,
+        "group_id": answer.group_id,
+        "position_in_group": answer.position_in_group,
+        "ds_config_sha256": sha256_of(dict(request.ds_config)),
+        "started_at": answer.started_at,
+        "wall_s": answer.wall_s,
+        "worker_pids": tuple(int(facts["pid"]) for facts in answer.ranks),
+        "nodes": tuple(str(facts["node"]) for facts in answer.ranks),
+        "log_paths": tuple(str(facts["log_path"]) for facts in answer.ranks),
+    }
+    if answer.failures:
+        outcome = judge(answer.failures)
+        return Measurement(
+            status=outcome.status,
+            failure_kind=outcome.failure_kind,
+            memory_kind=outcome.memory_kind,
+            reason=outcome.reason,
+            failures=outcome.failures,
+            peak_memory_bytes=_known_peak(outcome.failures),
+            **place,
+        )
+    candidate = request.candidate
+    figures = reduce_reports(
+        answer.reports,
+        workload=request.workload,
+        global_batch_size=request.workload.global_batch_of(
+            candidate.micro_batch_size_per_gpu, candidate.gradient_accumulation_steps
+        ),
+    )
+    return Measurement(
+        status=TrialStatus.COMPLETED, figures=figures, peak_memory_bytes=figures.peak_memory_bytes, **place
+    )
+
+
+def _known_peak(failures: Sequence[RankFailure]) -> int | None:
+    peaks = [int(failure.data["peak_bytes"]) for failure in failures if "peak_bytes" in failure.data]
+    return max(peaks) if peaks else None

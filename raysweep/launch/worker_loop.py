@@ -1,0 +1,129 @@
+"""What Ray Train runs on every worker: a loop that asks the broker for candidates until it is told to leave."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import ray
+
+from raysweep.errors import RaysweepError
+from raysweep.launch.broker import POLL_S, find_broker
+from raysweep.serde import from_dict, to_dict
+from raysweep.trial import LaunchRequest, RankFailure
+
+CALL_TIMEOUT_S = POLL_S + 50.0
+OPENING_BARRIER_S = 60.0
+
+
+class GroupLeaves(Exception):
+    """Ends this group so that Ray Train starts a fresh one. Not an error."""
+
+
+def serve(config: Mapping[str, Any]) -> None:
+    """Serve candidates on this rank until the broker says that the sweep is over.
+
+    Raises:
+        GroupLeaves: when the group was ended; Ray Train then starts a new one.
+        Exception: whatever a candidate raised, after the broker was told; it ends the group.
+    """
+    # On the worker only: the driver that ships this function needs neither torch nor DeepSpeed.
+    from raysweep.worker.process import prepare_process
+
+    context = ray.train.get_context()
+    rank = context.get_world_rank()
+    log_path = _redirect_output(Path(config["log_folder"]), rank)
+    _prepare_environment(config)
+    process = prepare_process(
+        rank=rank,
+        local_rank=context.get_local_rank(),
+        local_world_size=context.get_local_world_size(),
+        world_size=context.get_world_size(),
+        node=ray.util.get_node_ip_address(),
+    )
+    generation = process.agree_on_name()
+    broker = find_broker(config["sweep_id"])
+    facts = {
+        "pid": os.getpid(),
+        "node": process.node,
+        "node_id": ray.get_runtime_context().get_node_id(),
+        "log_path": str(log_path),
+    }
+    ray.get(broker.register.remote(generation, rank, facts), timeout=CALL_TIMEOUT_S)
+    while True:
+        order = ray.get(broker.ask.remote(generation, rank), timeout=CALL_TIMEOUT_S)
+        if order["do"] == "leave":
+            if order["final"]:
+                return
+            raise GroupLeaves(order["reason"])
+        if order["do"] == "measure":
+            _serve_one(broker, generation, process, order, log_path)
+
+
+def _redirect_output(folder: Path, rank: int) -> Path:
+    """Send all that this process prints to one file of its own; Ray's terminal output stays quiet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"rank-{rank}-pid-{os.getpid()}.log"
+    stream = path.open("a", buffering=1)
+    os.dup2(stream.fileno(), sys.stdout.fileno())
+    os.dup2(stream.fileno(), sys.stderr.fileno())
+    # Ray has put loggers and streams of its own over the first two descriptors.
+    sys.stdout, sys.stderr = stream, stream
+    logging.basicConfig(stream=stream, level=logging.INFO, force=True)
+    return path
+
+
+def _prepare_environment(config: Mapping[str, Any]) -> None:
+    """Set what has to stand before DeepSpeed is imported: where it builds its operators, and with which ninja."""
+    folder = os.path.expanduser(config["extensions_folder"])
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    os.environ["TORCH_EXTENSIONS_DIR"] = folder
+    # An interpreter that was called by its path has not put its own folder, and so its ninja, on PATH.
+    scripts = str(Path(sys.executable).parent)
+    os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
+
+
+def _serve_one(broker: Any, generation: str, process: Any, order: Mapping[str, Any], log_path: Path) -> None:
+    from raysweep.worker.loop import measure_candidate
+
+    request = from_dict(LaunchRequest, order["request"])
+    sequence = order["sequence"]
+    print(f"candidate {request.candidate.candidate_id} ({request.phase}), sequence {sequence}", flush=True)
+    with log_path.open("a") as stacks:
+        _arm_watchdog(request.deadline_s, stacks)
+        try:
+            process.barrier(timeout_s=OPENING_BARRIER_S)
+            report = measure_candidate(request, process)
+        except Exception as error:  # the process edge: told to the broker, then the group ends
+            traceback.print_exc()
+            failure = describe_failure(error, rank=process.rank, node=process.node, log_path=str(log_path))
+            ray.get(broker.fail.remote(generation, process.rank, sequence, to_dict(failure)), timeout=CALL_TIMEOUT_S)
+            if not failure.data.get("collective"):
+                raise
+        else:
+            ray.get(broker.deliver.remote(generation, process.rank, sequence, to_dict(report)), timeout=CALL_TIMEOUT_S)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
+def _arm_watchdog(deadline_s: float, stacks: IO[str]) -> None:
+    """At the deadline write the stacks of all threads and end the process, even inside a stuck collective."""
+    faulthandler.dump_traceback_later(deadline_s, exit=True, file=stacks)
+
+
+def describe_failure(error: BaseException, *, rank: int, node: str = "", log_path: str = "") -> RankFailure:
+    """An exception as plain data: class and bases by qualified name, message, and what our own errors carry."""
+    return RankFailure(
+        rank=rank,
+        node=node,
+        type_names=tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__[:-1]),
+        message=str(error),
+        log_path=log_path,
+        data=error.data if isinstance(error, RaysweepError) else {},
+    )

@@ -1,0 +1,61 @@
+"""Predicts a worker's peak memory in closed form: the largest phase of a step, term by term."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from raysweep.candidate import Candidate
+from raysweep.memory_terms import Case, phase_terms
+from raysweep.workload import Workload
+from raysweep.zero_settings import ZeroSettings
+
+__all__ = ["MemoryEstimate", "ZeroSettings", "estimate_memory"]
+
+RELATIVE_BAND = {"cpu": 0.12, "cuda": 0.2}
+"""How far a peak may lie from its prediction, by device type.
+
+On CPU: above the worst error over the configurations that were really run (docs/memory.md). On CUDA no run has
+confirmed the terms yet, so only what is predicted above 1.25 times the budget (1 / (1 - 0.2)) counts as too large.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate:
+    """Predicted bytes a worker, by phase of a steady optimizer step and by term."""
+
+    phases: Mapping[str, Mapping[str, int]]
+    """Phase -> term -> bytes, the phases in the order of a step."""
+    peak_phase: str
+    peak_bytes: int
+    band: float
+    """The true peak is expected within peak_bytes x (1 +- band)."""
+    device: str
+
+    @property
+    def lower_bound_bytes(self) -> int:
+        """Only this may prune: what the true peak is not expected to go below."""
+        return round(self.peak_bytes * (1 - self.band))
+
+    @property
+    def upper_bound_bytes(self) -> int:
+        """What the true peak is not expected to pass."""
+        return round(self.peak_bytes * (1 + self.band))
+
+
+def estimate_memory(candidate: Candidate, workload: Workload, settings: ZeroSettings) -> MemoryEstimate:
+    """Predict a candidate's peak: the largest phase of a step, each the sum of what is alive in it.
+
+    Written from the source of DeepSpeed 0.19.8 for a transformer of equal blocks with fused attention, trained with
+    Adam. The workload's shape must be known.
+    """
+    assert workload.shape is not None
+    phases = phase_terms(Case(candidate=candidate, workload=workload, settings=settings, shape=workload.shape))
+    peak_phase = max(phases, key=lambda phase: phases[phase].total())
+    return MemoryEstimate(
+        phases={phase: dict(terms) for phase, terms in phases.items()},
+        peak_phase=peak_phase,
+        peak_bytes=phases[peak_phase].total(),
+        band=RELATIVE_BAND[workload.device],
+        device=workload.device,
+    )

@@ -1,0 +1,84 @@
+"""Every file name of a sweep, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+MEASUREMENTS = "measurements.parquet"
+TRIALS = "trials.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsPaths:
+    """The files under one results folder on the driver's disk."""
+
+    root: str
+
+    def _path(self, *names: str) -> Path:
+        return Path(self.root, *names)
+
+    @property
+    def journal(self) -> Path:
+        """Append-only JSON lines: the truth from which both Parquet files are made."""
+        return self._path("journal.jsonl")
+
+    @property
+    def sweep_file(self) -> Path:
+        """Copy of the sweep file."""
+        return self._path("sweep.yaml")
+
+    @property
+    def plan(self) -> Path:
+        """The plan as it was before the first launch."""
+        return self._path("plan.json")
+
+    @property
+    def measurements(self) -> Path:
+        """One row a launch."""
+        return self._path(MEASUREMENTS)
+
+    @property
+    def trials(self) -> Path:
+        """One row a candidate."""
+        return self._path(TRIALS)
+
+    @property
+    def selection(self) -> Path:
+        """The winner, and why each other candidate lost."""
+        return self._path("selection.json")
+
+    @property
+    def best(self) -> Path:
+        """Folder with the winner's files."""
+        return self._path("best")
+
+    @property
+    def ds_config(self) -> Path:
+        """The winner's DeepSpeed config."""
+        return self._path("best", "ds_config.json")
+
+    @property
+    def best_yaml(self) -> Path:
+        """The winner, its figures and their provenance."""
+        return self._path("best", "best.yaml")
+
+    @property
+    def environment_script(self) -> Path:
+        """Variables under which the winner was measured, for a shell."""
+        return self._path("best", "env.sh")
+
+    @property
+    def unconfirmed_marker(self) -> Path:
+        """There only while the best has not been confirmed."""
+        return self._path("best", "UNCONFIRMED")
+
+    @property
+    def lock(self) -> Path:
+        """Held by the driver that writes here."""
+        return self._path("lock")
+
+    @property
+    def logs(self) -> Path:
+        """Folder of log files, one a rank."""
+        return self._path("logs")

@@ -1,0 +1,1 @@
+"""Ray Tune: proposes candidates, runs them as trials, confirms the best."""

@@ -1,0 +1,250 @@
+"""Runs a sweep from its file to its best config: plan, search, confirm, select, export."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from raysweep.ds_config import render
+from raysweep.errors import GroupCannotStart, NothingSucceeded
+from raysweep.estimate.ds_check import check_ds_config
+from raysweep.launch.broker_client import BrokerClient
+from raysweep.launch.cluster import check_capacity, ray_session
+from raysweep.launch.devices import device_memory_bytes
+from raysweep.launch.launcher import Launcher
+from raysweep.launch.warm_group import GroupSpec, WarmGroup
+from raysweep.plan import SweepPlan, make_plan, search_order
+from raysweep.results.confirm import demoted
+from raysweep.results.export import remove_best, write_best, write_selection
+from raysweep.results.finalists import finalists
+from raysweep.results.records import TrialRecord
+from raysweep.results.report import failures_by_cause
+from raysweep.results.select import Selection, choose_winner
+from raysweep.results.store import records_from
+from raysweep.search.best import best_of
+from raysweep.search.confirm import confirm
+from raysweep.search.recorder import Recorder, check_folder
+from raysweep.search.requests import RequestMaker
+from raysweep.search.searcher import OrderedSearcher
+from raysweep.search.tuner import run_trials
+from raysweep.sweep_file import Sweep
+from raysweep.trial import LaunchRequest, Measurement
+
+
+class Observer(Protocol):
+    """Is told what happens in a sweep, as it happens."""
+
+    def planned(self, plan: SweepPlan, launches: int) -> None:
+        """The plan stands; `launches` candidates will be launched."""
+        ...
+
+    def note(self, text: str) -> None:
+        """A step of the sweep began."""
+        ...
+
+    def measured(self, measurement: Measurement) -> None:
+        """A launch ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """What a sweep came to."""
+
+    selection: Selection
+    records: Sequence[TrialRecord]
+    folder: str
+    launches: int
+    group_starts: int
+    wall_s: float
+    stop_reason: str
+
+
+def run_sweep(
+    sweep: Sweep, *, observer: Observer, address: str | None = None, resume: bool = False, overwrite: bool = False
+) -> SweepResult:
+    """Search, confirm and export; everything measured is on disk as soon as it is known.
+
+    Args:
+        sweep: the sweep file, read.
+        observer: told of progress.
+        address: an existing Ray cluster; by default the file's, else a local Ray is started.
+        resume: go on with the records of an earlier run of the same sweep.
+        overwrite: remove what an earlier run left.
+
+    Raises:
+        ConfigError: when the input cannot be right; nothing has been written then.
+        PreflightError: when something that the sweep needs is not there.
+        NothingSucceeded: when no candidate completed; GroupCannotStart when no worker group came up.
+    """
+    began_s = time.monotonic()
+    check_folder(sweep.results, resume=resume, overwrite=overwrite)
+    # The file is judged before a cluster is asked for; only a budget of `auto` has to wait for its devices.
+    make_plan(sweep)
+    with ExitStack() as stack:
+        checks = stack.enter_context(ThreadPoolExecutor(max_workers=1))
+        ds_check = checks.submit(check_ds_config, _any_rendered_config(sweep))
+        stack.enter_context(
+            ray_session(address=address or sweep.file.cluster.address, environment=sweep.file.environment)
+        )
+        resources = sweep.file.workers.resources_per_worker
+        check_capacity(world_size=sweep.workload.world_size, resources_per_worker=resources)
+        plan = make_plan(sweep, device_memory_bytes=_device_memory(sweep))
+        ds_check.result()
+        recorder = Recorder(sweep, plan, resume=resume)
+        stack.callback(recorder.close)
+        run = _Run(sweep=sweep, plan=plan, recorder=recorder, observer=observer)
+        return run.to_the_end(began_s)
+
+
+def _any_rendered_config(sweep: Sweep) -> Mapping[str, object]:
+    candidate, _ = next(
+        sweep.space.candidates(global_batch_size=sweep.workload.global_batch_size, world_size=sweep.workload.world_size)
+    )
+    return render(candidate, workload=sweep.workload, base=sweep.base_ds_config)
+
+
+def _device_memory(sweep: Sweep) -> int | None:
+    if sweep.memory_budget_bytes is not None:
+        return None
+    return device_memory_bytes(
+        device=sweep.workload.device,
+        resources_per_worker=sweep.file.workers.resources_per_worker,
+        world_size=sweep.workload.world_size,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """A sweep under way."""
+
+    sweep: Sweep
+    plan: SweepPlan
+    recorder: Recorder
+    observer: Observer
+
+    def to_the_end(self, began_s: float) -> SweepResult:
+        requests = RequestMaker(sweep=self.sweep, memory_budget_bytes=self.plan.memory_budget_bytes)
+        kept = self.recorder.kept()
+        order = [c for c in search_order(self.sweep, self.plan) if c.candidate_id not in kept]
+        self.observer.planned(self.plan, len(order))
+        searcher = OrderedSearcher(
+            [candidate.candidate_id for candidate in order],
+            seconds=self.sweep.file.search.budget().seconds_allowed(self.sweep.workload.world_size),
+        )
+        try:
+            with self._launcher() as (launcher, make_launcher):
+                try:
+                    self._search(requests.make_all(order), searcher, launcher, make_launcher)
+                    if self.sweep.file.search.confirm:
+                        self._confirm(requests, launcher)
+                finally:
+                    self._note_group_ends(launcher)
+            self._note_group_ends(launcher)
+        except (KeyboardInterrupt, GroupCannotStart) as error:
+            self._conclude(f"the sweep was stopped: {type(error).__name__}")
+            raise
+        return self._result(self._conclude(searcher.stopped), searcher.stopped, began_s)
+
+    @contextmanager
+    def _launcher(self) -> Iterator[tuple[Launcher, Callable[[], Launcher]]]:
+        """The launcher of the file, and how a trial's process gets its own."""
+        sweep_id = f"{self.sweep.sweep_sha256[:8]}-{uuid.uuid4().hex[:8]}"
+        workers = self.sweep.file.workers
+        spec = GroupSpec(
+            sweep_id=sweep_id,
+            world_size=workers.count,
+            resources_per_worker=workers.resources_per_worker,
+            placement=workers.placement,
+            device=self.sweep.workload.device,
+            log_folder=str(Path(self.recorder.paths.logs).absolute()),
+            start_timeout_s=self.sweep.file.cluster.group_start_timeout_seconds,
+        )
+        with WarmGroup(spec) as client:
+            yield client, partial(BrokerClient.connect, sweep_id)
+
+    def _search(
+        self,
+        requests: Mapping[str, LaunchRequest],
+        searcher: OrderedSearcher,
+        launcher: Launcher,
+        make_launcher: Callable[[], Launcher],
+    ) -> None:
+        if not requests:
+            searcher.stop("every candidate had been measured before")
+            return
+        self.observer.note(f"searching: {len(requests)} candidates, in random order")
+
+        def on_measured(measurements: list[Measurement]) -> None:
+            self._record(measurements)
+            self._note_group_ends(launcher)
+
+        run_trials(requests, searcher=searcher, make_launcher=make_launcher, on_measured=on_measured)
+
+    def _confirm(self, requests: RequestMaker, launcher: Launcher) -> None:
+        """Confirm the finalists; where all of them fail, those behind them."""
+        candidates = {row.candidate.candidate_id: row.candidate for row in self.plan.rows}
+        while True:
+            contents = self.recorder.contents()
+            records = records_from(contents)
+            chosen = finalists(
+                records,
+                allow_loss_difference=self.sweep.file.allow_loss_difference,
+                excluded=demoted(contents.measurements),
+            )
+            if not chosen or any(record.confirmed for record in records):
+                return
+            self.observer.note(f"confirming {', '.join(chosen)} in three fresh groups")
+            confirm(launcher, [requests.make(candidates[each]) for each in chosen], on_measured=self._record)
+
+    def _record(self, measurements: list[Measurement]) -> None:
+        self.recorder.measured(measurements)
+        for measurement in measurements:
+            self.observer.measured(measurement)
+
+    def _note_group_ends(self, launcher: Launcher) -> None:
+        self.recorder.groups_ended(launcher.group_ends())
+
+    def _conclude(self, stop_reason: str) -> Selection:
+        """Write the Parquet files, the selection and the best files; an old best never stays as if it were new."""
+        self.recorder.finished(stop_reason)
+        contents = self.recorder.contents()
+        records = records_from(contents)
+        selection = choose_winner(
+            records,
+            measurements=contents.measurements,
+            allow_loss_difference=self.sweep.file.allow_loss_difference,
+        )
+        root = self.recorder.paths.root
+        write_selection(root, selection)
+        if selection.winner is None:
+            remove_best(root)
+        else:
+            write_best(root, best_of(self.sweep, contents, records, selection))
+        self.recorder.publish()
+        return selection
+
+    def _result(self, selection: Selection, stop_reason: str, began_s: float) -> SweepResult:
+        contents = self.recorder.contents()
+        records = records_from(contents)
+        if selection.winner is None:
+            causes = "".join(
+                f"\n{each.count:4d} x {each.cause}, e.g. {each.example}" for each in failures_by_cause(records)
+            )
+            raise NothingSucceeded(message=f"no candidate completed within the budget{causes}")
+        return SweepResult(
+            selection=selection,
+            records=records,
+            folder=self.recorder.paths.root,
+            launches=len(contents.measurements),
+            group_starts=len(contents.group_ends),
+            wall_s=time.monotonic() - began_s,
+            stop_reason=stop_reason,
+        )

@@ -1,0 +1,127 @@
+"""Runs candidates as Ray Tune trials. A trial is a call to the launcher; it holds no CPU of the cluster."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+from ray import tune
+
+from raysweep.errors import GroupCannotStart, PreflightError
+from raysweep.launch.attempts import run_candidate
+from raysweep.launch.launcher import Launcher
+from raysweep.search.searcher import OrderedSearcher
+from raysweep.serde import from_dict, to_dict
+from raysweep.trial import LaunchRequest, Measurement
+
+TRIAL_RESOURCES = {"node:__internal_head__": 0.001}
+"""No CPU: trials run while the workers hold every one, and stay on the head, away from the devices."""
+
+LauncherFactory = Callable[[], Launcher]
+
+
+def run_trials(
+    requests: Mapping[str, LaunchRequest],
+    *,
+    searcher: OrderedSearcher,
+    make_launcher: LauncherFactory,
+    on_measured: Callable[[list[Measurement]], None],
+) -> None:
+    """Launch the candidates that the searcher proposes, one at a time.
+
+    Args:
+        requests: candidate_id -> what to launch.
+        searcher: proposes candidate ids.
+        make_launcher: called in the trial's own process; must pickle.
+        on_measured: called in this process with the launches of each candidate, as soon as it is over.
+
+    Raises:
+        GroupCannotStart: when no worker group came up.
+        PreflightError: when Ray Tune itself failed.
+    """
+    _set_tune_variables()
+    listener = _Listener(on_measured, searcher)
+    trainable = tune.with_resources(
+        tune.with_parameters(
+            _run_trial,
+            requests={name: to_dict(request) for name, request in requests.items()},
+            make_launcher=make_launcher,
+        ),
+        TRIAL_RESOURCES,
+    )
+    with tempfile.TemporaryDirectory(prefix="raysweep-tune-") as storage:
+        tuner = tune.Tuner(
+            trainable,
+            tune_config=tune.TuneConfig(
+                metric="samples_per_s",
+                mode="max",
+                search_alg=searcher,
+                num_samples=len(requests),
+                max_concurrent_trials=1,
+                reuse_actors=True,
+            ),
+            run_config=tune.RunConfig(
+                name="trials",
+                storage_path=storage,
+                verbose=0,
+                callbacks=[listener],
+                failure_config=tune.FailureConfig(),
+            ),
+        )
+        results = tuner.fit()
+    searcher.stop("every candidate of the order was launched")
+    if listener.cannot_start:
+        raise GroupCannotStart(reason=listener.cannot_start)
+    if results.errors:
+        raise PreflightError(message=f"a Ray Tune trial failed outside its candidate: {results.errors[0]}")
+
+
+def _run_trial(config: Mapping[str, Any], *, requests: Mapping[str, Any], make_launcher: LauncherFactory) -> None:
+    """One trial, in a process of Ray Tune's. Every report has the metric: without it Tune ends the experiment."""
+    request = from_dict(LaunchRequest, requests[config["candidate_id"]])
+    try:
+        measurements = run_candidate(make_launcher(), request)
+    except GroupCannotStart as error:
+        tune.report({"samples_per_s": 0.0, "cannot_start": error.data["reason"], "measurements": []})
+        return
+    figures = measurements[-1].figures
+    tune.report(
+        {
+            "samples_per_s": figures.samples_per_s if figures else 0.0,
+            "measurements": [to_dict(measurement) for measurement in measurements],
+        }
+    )
+
+
+class _Listener(tune.Callback):  # type: ignore[misc]
+    """Hands each trial's launches on, in the driver, the moment they are reported."""
+
+    def __init__(self, on_measured: Callable[[list[Measurement]], None], searcher: OrderedSearcher) -> None:
+        self._on_measured = on_measured
+        self._searcher = searcher
+        self.cannot_start = ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Ray Tune pickles its callbacks to restore an experiment; a sweep resumes by its own records."""
+        return {}
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Mapping[str, Any], **info: Any) -> None:
+        if result.get("cannot_start"):
+            self.cannot_start = result["cannot_start"]
+            self._searcher.stop("no worker group can start")
+        elif "measurements" in result:
+            self._on_measured([from_dict(Measurement, plain) for plain in result["measurements"]])
+
+
+def _set_tune_variables() -> None:
+    """Set what Ray Tune reads from the environment: no loggers of its own, Ctrl-C left to us."""
+    os.environ.update(
+        TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",
+        TUNE_DISABLE_SIGINT_HANDLER="1",
+        RAY_AIR_NEW_OUTPUT="0",
+        TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S="0",
+    )
+    assert ray.is_initialized(), "the sweep has joined Ray before"

@@ -1,0 +1,96 @@
+"""Axes of the search, and the candidates that they admit under a fixed or a free global batch."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raysweep.candidate import Candidate
+from raysweep.errors import ConfigError
+from raysweep.workload import accumulation_for, legal_splits, nearest_global_batches
+
+WARM_KEYS = frozenset(
+    {
+        "zero_optimization.reduce_bucket_size",
+        "zero_optimization.allgather_bucket_size",
+        "zero_optimization.overlap_comm",
+    }
+)
+"""DeepSpeed keys that may differ between candidates of one warm process, beside stage, interval and batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """The choices of each axis. Every combination is a candidate."""
+
+    zero_stage: tuple[int, ...]
+    activation_checkpoint_interval: tuple[int, ...]
+    micro_batch_size_per_gpu: tuple[int, ...]
+    gradient_accumulation_steps: tuple[int, ...] = (1,)
+    """Used where the global batch is free; a fixed one decides the accumulation."""
+    deepspeed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Further axes: DeepSpeed keys by dotted path."""
+
+    def candidates(self, *, global_batch_size: int | None, world_size: int) -> Iterator[tuple[Candidate, bool]]:
+        """Every candidate, with whether its batch is legal.
+
+        Where a fixed global batch cannot be split, the candidate carries accumulation 1 and is not legal.
+        """
+        further = [[(key, value) for value in values] for key, values in sorted(self.deepspeed.items())]
+        for stage, interval, micro_batch, *rest in itertools.product(
+            self.zero_stage, self.activation_checkpoint_interval, self.micro_batch_size_per_gpu, *further
+        ):
+            for accumulation in self._accumulations(micro_batch, global_batch_size, world_size):
+                candidate = Candidate(
+                    zero_stage=stage,
+                    activation_checkpoint_interval=interval,
+                    micro_batch_size_per_gpu=micro_batch,
+                    gradient_accumulation_steps=accumulation or 1,
+                    deepspeed=dict(rest),
+                )
+                yield candidate, accumulation is not None
+
+    def _accumulations(
+        self, micro_batch: int, global_batch_size: int | None, world_size: int
+    ) -> tuple[int | None, ...]:
+        if global_batch_size is None:
+            return self.gradient_accumulation_steps
+        return (accumulation_for(global_batch_size, micro_batch, world_size),)
+
+    def check_global_batch(self, *, global_batch_size: int | None, world_size: int) -> None:
+        """Refuse a fixed global batch that no micro-batch of the space can give.
+
+        Raises:
+            ConfigError: naming the legal micro-batches, or the nearest totals that the workers can share.
+        """
+        if global_batch_size is None:
+            return
+        legal = legal_splits(global_batch_size, world_size)
+        if any(micro in self.micro_batch_size_per_gpu for micro, _ in legal):
+            return
+        if legal:
+            pairs = ", ".join(f"{micro} x {accumulation}" for micro, accumulation in legal[:12])
+            raise ConfigError(
+                key="space.micro_batch_size_per_gpu",
+                value=list(self.micro_batch_size_per_gpu),
+                rule=f"none gives global_batch_size {global_batch_size} on {world_size} workers; "
+                f"legal micro-batch x accumulation: {pairs}",
+            )
+        totals = nearest_global_batches(global_batch_size, world_size)
+        splits = "; ".join(
+            f"{total} = " + ", ".join(f"{m} x {a} x {world_size}" for m, a in legal_splits(total, world_size)[:4])
+            for total in totals
+        )
+        raise ConfigError(
+            key="global_batch_size",
+            value=global_batch_size,
+            rule=f"{world_size} workers cannot share it equally (micro-batch x accumulation x workers: {splits})",
+            nearest=" or ".join(str(total) for total in totals),
+        )
+
+
+def group_key(candidate: Candidate) -> tuple[tuple[str, str], ...]:
+    """What two candidates must have in common to share a warm process: their keys that are not on the allow-list."""
+    return tuple((key, repr(value)) for key, value in sorted(candidate.deepspeed.items()) if key not in WARM_KEYS)

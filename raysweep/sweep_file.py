@@ -1,0 +1,176 @@
+"""Reads a sweep file into our nouns; every error names the key, the value, the rule and the nearest valid choice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from raysweep.ds_config import prepare_base
+from raysweep.errors import ConfigError, nearest_name
+from raysweep.serde import sha256_of
+from raysweep.space import SearchSpace
+from raysweep.sweep_schema import GptModel, SweepFile
+from raysweep.workload import ModelShape, Workload, gpt_shape
+from raysweep.yaml_numbers import load_json, load_yaml
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """A sweep file, read and checked."""
+
+    file: SweepFile
+    path: Path
+    text: str
+    """The file as written, kept for the record."""
+    workload: Workload
+    space: SearchSpace
+    base_ds_config: Mapping[str, Any]
+    """The user's DeepSpeed config less the keys that raysweep fills for each candidate."""
+    notes: tuple[str, ...]
+    """What was changed or filled in on reading, a sentence each."""
+
+    @property
+    def results(self) -> str:
+        """Results folder or URI."""
+        return self.file.results or f"results/{self.file.name}"
+
+    @property
+    def memory_budget_bytes(self) -> int | None:
+        """The budget where the file gives one; None for `auto`."""
+        return None if self.file.memory_budget == "auto" else self.file.memory_budget
+
+    @property
+    def sweep_sha256(self) -> str:
+        """Hash of the file's meaning: comments and order do not count."""
+        return sha256_of(self.file.model_dump(mode="json"))
+
+
+def load_sweep(path: str | Path) -> Sweep:
+    """Read and check a sweep file.
+
+    Raises:
+        ConfigError: when the file is missing, is no YAML, or breaks a rule of the schema.
+    """
+    path = Path(path)
+    text = _read_text(path, key="sweep file")
+    try:
+        plain = load_yaml(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(key=str(path), rule=f"not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(plain, dict):
+        raise ConfigError(
+            key=str(path), rule="a sweep file is a mapping of sections (name, model, workers, space, ...)"
+        )
+    try:
+        file = SweepFile.model_validate(plain)
+    except ValidationError as error:
+        raise _teach(error) from None
+    base, notes = prepare_base(_base_config(file, path), precision=file.precision, optimizer=_optimizer(file))
+    workload = _workload(file)
+    space = _space(file)
+    space.check_global_batch(global_batch_size=workload.global_batch_size, world_size=workload.world_size)
+    return Sweep(
+        file=file, path=path, text=text, workload=workload, space=space, base_ds_config=base, notes=tuple(notes)
+    )
+
+
+def _read_text(path: Path, *, key: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(key=key, value=str(path), rule=f"cannot be read: {error.strerror}") from None
+
+
+def _base_config(file: SweepFile, path: Path) -> Mapping[str, Any]:
+    if not isinstance(file.deepspeed, str):
+        return file.deepspeed
+    config_path = path.parent / file.deepspeed
+    try:
+        plain = load_json(_read_text(config_path, key="deepspeed"))
+    except json.JSONDecodeError as error:
+        raise ConfigError(key="deepspeed", value=str(config_path), rule=f"not valid JSON: {error}") from None
+    if not isinstance(plain, dict):
+        raise ConfigError(key="deepspeed", value=str(config_path), rule="a DeepSpeed config is a JSON object")
+    return plain
+
+
+def _optimizer(file: SweepFile) -> Mapping[str, Any] | None:
+    return None if file.optimizer is None else file.optimizer.model_dump()
+
+
+def _workload(file: SweepFile) -> Workload:
+    assert isinstance(file.model, GptModel), "other kinds are refused by the schema"
+    model = file.model.model_dump()
+    model["positions"] = file.model.positions or file.sequence_length
+    return Workload(
+        model=model,
+        shape=_shape(file.model, positions=model["positions"]),
+        data=file.data.model_dump(),
+        sequence_length=file.sequence_length,
+        precision=file.precision,
+        optimizer=_optimizer(file) or {},
+        world_size=file.workers.count,
+        device="cuda" if file.workers.resources_per_worker.get("GPU") else "cpu",
+        global_batch_size=None if file.global_batch_size == "free" else file.global_batch_size,
+        seed=file.seed,
+        environment=file.environment,
+    )
+
+
+def _shape(model: GptModel, *, positions: int) -> ModelShape:
+    return gpt_shape(
+        blocks=model.blocks, hidden=model.hidden, vocab_size=model.vocab_size, positions=positions, tied=model.tied
+    )
+
+
+def _space(file: SweepFile) -> SearchSpace:
+    return SearchSpace(
+        zero_stage=tuple(file.space.zero_stage),
+        activation_checkpoint_interval=tuple(file.space.activation_checkpoint_interval),
+        micro_batch_size_per_gpu=tuple(file.space.micro_batch_size_per_gpu),
+        gradient_accumulation_steps=tuple(file.space.gradient_accumulation_steps),
+        deepspeed={key: tuple(values) for key, values in file.space.deepspeed.items()},
+    )
+
+
+def _teach(error: ValidationError) -> ConfigError:
+    """The first problem that pydantic found, in our words."""
+    problems = error.errors(include_url=False)
+    unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
+    first = (unknown or problems)[0]
+    # A discriminated union puts its tag into the path ("model", "gpt", "layers"): the user never wrote that.
+    path = [
+        str(part)
+        for i, part in enumerate(first["loc"])
+        if not (i == 1 and first["loc"][0] == "model" and part in MODEL_KINDS)
+    ]
+    path = [part for part in path if part not in _UNION_MARKS]
+    key = ".".join(path) or "sweep file"
+    if first["type"] == "extra_forbidden":
+        known = tuple(_fields_at(path[:-1]))
+        near = nearest_name(path[-1], known)
+        parent = ".".join([*path[:-1], near]) if near else ""
+        return ConfigError(key=key, rule=f"unknown key; known here: {', '.join(known)}", nearest=parent)
+    if first["type"] == "missing":
+        return ConfigError(key=key, rule="is required")
+    rule = first["msg"].removeprefix("Value error, ")
+    return ConfigError(key=key, value=first["input"], rule=rule) if path else ConfigError(key="sweep file", rule=rule)
+
+
+MODEL_KINDS = ("gpt", "hf", "factory", "trainer", "loop")
+_UNION_MARKS = ("constrained-int", "literal['free']", "literal['auto']")
+
+
+def _fields_at(path: list[str]) -> Iterator[str]:
+    """Names of the fields of the section at `path`."""
+    section: Any = SweepFile
+    for part in path:
+        annotation = GptModel if part == "model" else section.model_fields[part].annotation
+        section = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else section
+    yield from section.model_fields

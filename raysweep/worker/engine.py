@@ -1,0 +1,104 @@
+"""Builds a candidate's DeepSpeed engine, repairs what its constructor does wrong, and takes it down without a trace."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.runtime.zero import parameter_offload, partitioned_param_coordinator
+
+from raysweep.trial import LaunchRequest
+from raysweep.worker.blocks import BlockCounter, checkpoint_blocks, find_block_lists
+from raysweep.worker.model import build_model
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+STEPPING_CONSTRUCTORS = ("FP16_UnfusedOptimizer", "FP16_Optimizer")
+"""Optimizer wrappers of DeepSpeed that take a step on zero gradients when they are made (stage 0, bf16 and fp16)."""
+
+
+def build_engine(request: LaunchRequest, place: torch.device) -> tuple[Any, BlockCounter]:
+    """The engine of a candidate, ready for its first step, and the counter on its blocks.
+
+    The weights are born in their final dtype on the training device, at stage 3 sharded as they are made, from the
+    same seed at every stage and rank.
+    """
+    config = copy.deepcopy(dict(request.ds_config))
+    torch.manual_seed(request.workload.seed)
+    with _born_as(DTYPES[request.workload.precision], place), _sharded_at_birth(config):
+        model = build_model(request.workload.model)
+    block_lists = find_block_lists(model)
+    counter = BlockCounter(block_lists)
+    checkpoint_blocks(block_lists, request.candidate.activation_checkpoint_interval)
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=trainable, config=config)
+    undo_constructor_step(engine)
+    return engine, counter
+
+
+@contextmanager
+def _born_as(dtype: torch.dtype, place: torch.device) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(place):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _sharded_at_birth(config: dict[str, Any]) -> AbstractContextManager[Any]:
+    if config.get("zero_optimization", {}).get("stage", 0) != 3:
+        return nullcontext()
+    return deepspeed.zero.Init(config_dict_or_path=config)
+
+
+def undo_constructor_step(engine: Any) -> bool:
+    """Take back the step that DeepSpeed's FP16 optimizer wrappers make in their constructor; whether there was one.
+
+    `initialize_optimizer_states` (deepspeed/runtime/fp16/unfused_optimizer.py, fused_optimizer.py) steps once on
+    zero gradients. AdamW then corrects its first real update as if it were the second, about 26 % too small, and
+    its weight decay has moved the fp32 masters away from the model's weights. In fp16 stage 0 still trains
+    differently: DeepSpeed 0.19.8 divides its gradients by a loss scale that it never applied (DeepSpeed pull request
+    8393). That is what the exported config would do, too, so it is left to be seen in the losses.
+    """
+    wrapper = engine.optimizer
+    if type(wrapper).__name__ not in STEPPING_CONSTRUCTORS:
+        return False
+    for holder in (*wrapper.optimizer.state.values(), *wrapper.optimizer.param_groups):
+        if "step" in holder:
+            holder["step"] = holder["step"] * 0
+    with torch.no_grad():
+        for master, weight in _masters_and_weights(wrapper):
+            master.copy_(weight)
+    return True
+
+
+def _masters_and_weights(wrapper: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    if hasattr(wrapper, "fp32_groups_flat"):
+        yield from zip(wrapper.fp32_groups_flat, wrapper.fp16_groups_flat, strict=True)
+        return
+    for masters, weights in zip(wrapper.fp32_groups, wrapper.fp16_groups, strict=True):
+        yield from zip(masters, weights, strict=True)
+
+
+def clear_stage3_globals() -> bool:
+    """Empty the two process-wide holders that keep every stage 3 engine alive; False where DeepSpeed renamed one.
+
+    `FWD_MODULE_STACK` keeps modules that early-stopped recomputation never pops, and an unbounded cache on
+    `__params_to_release` keeps their coordinators.
+    """
+    stack = getattr(parameter_offload, "FWD_MODULE_STACK", None)
+    coordinator = getattr(partitioned_param_coordinator, "PartitionedParameterCoordinator", None)
+    method = getattr(coordinator, "_PartitionedParameterCoordinator__params_to_release", None)
+    # A profiling decorator lies over the cached function: the cache is in its closure.
+    holders = [method, *(cell.cell_contents for cell in getattr(method, "__closure__", None) or ())]
+    clear = next((holder.cache_clear for holder in holders if hasattr(holder, "cache_clear")), None)
+    if stack is not None:
+        stack.clear()
+    if clear is not None:
+        clear()
+    return stack is not None and clear is not None

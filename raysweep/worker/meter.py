@@ -1,0 +1,209 @@
+"""The stopwatch and the scales: whole optimizer steps by the wall clock, peaks by phase, agreed by all ranks."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from raysweep.budget import MeasurementWindow
+from raysweep.errors import NoSteps, NumericsError
+from raysweep.measurement import has_settled
+from raysweep.worker.device import Device, MemoryGauge
+from raysweep.worker.process import RankContext
+
+MOST_SKIPPED_IN_A_ROW = 20
+"""Loss scaling halves from 2**16 on overflow; it has run out of room long before this many skipped steps."""
+
+Mark = Callable[[str], None]
+"""Told the phase that begins: forward, backward or step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One optimizer step, as all ranks agreed on it."""
+
+    time_s: float
+    """The slowest rank's."""
+    cpu_time_s: float
+    """This rank's process CPU time."""
+    skipped: bool
+    """Whether loss-scale overflow skipped the update."""
+
+
+class Stepper:
+    """Takes optimizer steps with an engine and keeps what their losses say."""
+
+    def __init__(
+        self,
+        *,
+        engine: Any,
+        batches: Iterator[dict[str, Tensor]],
+        gradient_accumulation_steps: int,
+        device: Device,
+        rank: RankContext,
+    ) -> None:
+        self._engine = engine
+        self._batches = batches
+        self._gradient_accumulation_steps = gradient_accumulation_steps
+        self._device = device
+        self._rank = rank
+        self._skipped_in_a_row = 0
+        self.losses: list[float] = []
+        """Mean loss of this rank's micro-batches, for each step from the engine's first."""
+        self.skipped_steps = 0
+
+    @property
+    def micro_steps(self) -> int:
+        """Micro-steps taken so far."""
+        return len(self.losses) * self._gradient_accumulation_steps
+
+    def take(self, mark: Mark = lambda phase: None) -> Step:
+        """Take one whole optimizer step: data, every micro-step, clipping, update; timed with the device in step.
+
+        Raises:
+            NumericsError: on every rank, when a loss is not finite or too many steps in a row were skipped.
+        """
+        skipped_before = self._engine.skipped_steps
+        self._device.synchronize()
+        cpu_began_s, began_s = time.process_time(), time.perf_counter()
+        losses = [self._micro_step(mark) for _ in range(self._gradient_accumulation_steps)]
+        self._device.synchronize()
+        time_s, cpu_time_s = time.perf_counter() - began_s, time.process_time() - cpu_began_s
+        loss = math.fsum(loss.item() for loss in losses) / len(losses)
+        skipped_here = self._engine.skipped_steps > skipped_before
+        slowest_s, skipped, broken = self._rank.largest(
+            [time_s, float(skipped_here), float(not skipped_here and not math.isfinite(loss))]
+        )
+        self._note(loss, skipped=bool(skipped), broken=bool(broken))
+        return Step(time_s=slowest_s, cpu_time_s=cpu_time_s, skipped=bool(skipped))
+
+    def _micro_step(self, mark: Mark) -> Tensor:
+        mark("forward")
+        batch = {name: tensor.to(self._device.place, non_blocking=True) for name, tensor in next(self._batches).items()}
+        loss = self._engine(**batch)
+        mark("backward")
+        self._engine.backward(loss)
+        loss = loss.detach()
+        mark("step")
+        self._engine.step()
+        return loss
+
+    def _note(self, loss: float, *, skipped: bool, broken: bool) -> None:
+        self.losses.append(loss)
+        self.skipped_steps += skipped
+        self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
+        if broken:
+            raise NumericsError(message=f"the loss is not finite in step {len(self.losses)} (this rank's: {loss})")
+        if self._skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW:
+            raise NumericsError(message=f"{self._skipped_in_a_row} steps in a row were skipped for overflow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFigures:
+    """Bytes of one rank, build and steps apart."""
+
+    build_peak_bytes: int
+    peak_bytes: int
+    peak_phase: str
+    resting_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StepPeak:
+    peak_bytes: int
+    phase: str
+    resting_bytes: int
+
+
+def weigh(stepper: Stepper, gauge: MemoryGauge, *, steps: int) -> MemoryFigures:
+    """The memory pass: `steps` untimed steps, skipped ones not counted, of which the first only makes the state.
+
+    The lowest peak of the steady steps is the true one: gloo may free a tensor late, so noise only adds.
+    """
+    gc.collect()
+    build_peak_bytes = gauge.peak_bytes()
+    peaks: list[_StepPeak] = []
+    while len(peaks) < steps:
+        meter = _PhaseMeter(gauge)
+        step = stepper.take(meter.enter)
+        if not step.skipped:
+            peaks.append(meter.finish())
+    steady = min(peaks[1:] or peaks, key=lambda step_peak: step_peak.peak_bytes)
+    return MemoryFigures(
+        build_peak_bytes=build_peak_bytes,
+        peak_bytes=steady.peak_bytes,
+        peak_phase=steady.phase,
+        resting_bytes=min(step_peak.resting_bytes for step_peak in peaks[1:] or peaks),
+    )
+
+
+class _PhaseMeter:
+    """Peak of each phase of one step."""
+
+    def __init__(self, gauge: MemoryGauge) -> None:
+        self._gauge = gauge
+        self._peaks: dict[str, int] = {}
+        self._phase: str | None = None
+
+    def enter(self, phase: str) -> None:
+        self._close_phase()
+        self._phase = self._gauge.phase = phase
+        self._gauge.reset_peak()
+
+    def _close_phase(self) -> None:
+        if self._phase is not None:
+            self._peaks[self._phase] = max(self._peaks.get(self._phase, 0), self._gauge.peak_bytes())
+
+    def finish(self) -> _StepPeak:
+        self._close_phase()
+        phase = max(self._peaks, key=self._peaks.__getitem__)
+        return _StepPeak(peak_bytes=self._peaks[phase], phase=phase, resting_bytes=self._gauge.current_bytes())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeFigures:
+    """The timed window of one rank."""
+
+    step_times_s: tuple[float, ...]
+    cpu_time_s: float
+    warmup_steps: int
+
+
+def clock(stepper: Stepper, window: MeasurementWindow, device: Device) -> TimeFigures:
+    """Warm up until settled, then time steps; skipped steps are in neither.
+
+    Raises:
+        NoSteps: when the window asks for none.
+    """
+    warmup_steps = _warm_up(stepper, window)
+    device.start_window()
+    timed: list[Step] = []
+    while len(timed) < window.measured_steps or math.fsum(step.time_s for step in timed) < window.measured_s:
+        step = stepper.take()
+        if not step.skipped:
+            timed.append(step)
+    if not timed:
+        raise NoSteps(measured=0, wanted=window.measured_steps)
+    return TimeFigures(
+        step_times_s=tuple(step.time_s for step in timed),
+        cpu_time_s=math.fsum(step.cpu_time_s for step in timed),
+        warmup_steps=warmup_steps,
+    )
+
+
+def _warm_up(stepper: Stepper, window: MeasurementWindow) -> int:
+    times_s: list[float] = []
+    while len(times_s) < window.warmup_max_steps:
+        step = stepper.take()
+        if not step.skipped:
+            times_s.append(step.time_s)
+        settled = has_settled(times_s, last=window.settle_steps, tolerance=window.settle_tolerance)
+        if settled and len(times_s) >= window.warmup_min_steps:
+            break
+    return len(times_s)
