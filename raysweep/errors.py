@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from raysweep.units import format_bytes
+
 
 class RaysweepError(Exception):
     """Base of all errors that raysweep raises on purpose; its text is one clear message for a person.
@@ -70,15 +72,16 @@ class PreflightError(RaysweepError):
 class OutOfMemory(RaysweepError):
     """A candidate went past its memory budget.
 
-    Data: `phase` (build, forward, backward, step), `peak_bytes`, `budget_bytes`, `rank`.
+    Data: `phase` (build, forward, backward, step), `peak_bytes`, `budget_bytes`, `rank`; after whole steps also
+    `recomputed_blocks`, and `collective` where every rank raised it alike.
     """
 
     @staticmethod
     def describe(data: dict[str, Any]) -> str:
-        """One line with the phase and both sizes in bytes."""
+        """One line with the phase and both sizes."""
         return (
-            f"out of memory in {data['phase']}: peak of {data['peak_bytes']} bytes "
-            f"is above the budget of {data['budget_bytes']} bytes"
+            f"out of memory in {data['phase']}: peak of {format_bytes(data['peak_bytes'])} "
+            f"is above the budget of {format_bytes(data['budget_bytes'])}"
         )
 
 

@@ -24,7 +24,7 @@ COLD_START_S = 20.0
 CANDIDATE_OVERHEAD_S = 3.0
 """Engine built and torn down, within a warm group."""
 ASSUMED_FLOP_PER_S = {"cpu": 2e10, "cuda": 1e14}
-"""Rate of one worker that the time forecast assumes before anything ran. The deadline allows five times the forecast."""
+"""Rate of one worker that the time forecast assumes before anything ran; the deadline allows five times as long."""
 DEADLINE_FACTOR = 5.0
 DEADLINE_MIN_S = 30.0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -14,13 +13,13 @@ T = TypeVar("T")
 
 
 @lru_cache(maxsize=64)
-def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
 def to_dict(value: Any) -> dict[str, Any]:
     """A dataclass as plain JSON values."""
-    plain: dict[str, Any] = _adapter(type(value)).dump_python(value, mode="json")
+    plain: dict[str, Any] = _adapter(type(value)).dump_python(value, mode="json")  # type: ignore[arg-type]
     return plain
 
 
@@ -30,7 +29,7 @@ def from_dict(kind: type[T], plain: dict[str, Any]) -> T:
     Raises:
         pydantic.ValidationError: when the values do not fit the dataclass.
     """
-    value: T = _adapter(kind).validate_python(plain)
+    value: T = _adapter(kind).validate_python(plain)  # type: ignore[arg-type]
     return value
 
 

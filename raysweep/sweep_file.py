@@ -70,7 +70,7 @@ def load_sweep(path: str | Path) -> Sweep:
     try:
         file = SweepFile.model_validate(plain)
     except ValidationError as error:
-        raise _teach(error) from None
+        raise _teach(error, plain) from None
     base, notes = prepare_base(_base_config(file, path), precision=file.precision, optimizer=_optimizer(file))
     workload = _workload(file)
     space = _space(file)
@@ -85,6 +85,8 @@ def _read_text(path: Path, *, key: str) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(key=key, value=str(path), rule=f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(key=key, value=str(path), rule="is no text file (UTF-8)") from None
 
 
 def _base_config(file: SweepFile, path: Path) -> Mapping[str, Any]:
@@ -139,32 +141,38 @@ def _space(file: SweepFile) -> SearchSpace:
     )
 
 
-def _teach(error: ValidationError) -> ConfigError:
-    """The first problem that pydantic found, in our words."""
+def _teach(error: ValidationError, plain: Mapping[str, Any]) -> ConfigError:
+    """The first problem that pydantic found, in our words; an unknown key goes first, because it may explain others."""
     problems = error.errors(include_url=False)
-    unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
-    first = (unknown or problems)[0]
-    # A discriminated union puts its tag into the path ("model", "gpt", "layers"): the user never wrote that.
-    path = [
-        str(part)
-        for i, part in enumerate(first["loc"])
-        if not (i == 1 and first["loc"][0] == "model" and part in MODEL_KINDS)
-    ]
-    path = [part for part in path if part not in _UNION_MARKS]
+    first = next((problem for problem in problems if problem["type"] == "extra_forbidden"), problems[0])
+    path = _written_path(first["loc"], plain)
     key = ".".join(path) or "sweep file"
     if first["type"] == "extra_forbidden":
         known = tuple(_fields_at(path[:-1]))
         near = nearest_name(path[-1], known)
-        parent = ".".join([*path[:-1], near]) if near else ""
-        return ConfigError(key=key, rule=f"unknown key; known here: {', '.join(known)}", nearest=parent)
-    if first["type"] == "missing":
-        return ConfigError(key=key, rule="is required")
-    rule = first["msg"].removeprefix("Value error, ")
-    return ConfigError(key=key, value=first["input"], rule=rule) if path else ConfigError(key="sweep file", rule=rule)
+        nearest = ".".join([*path[:-1], near]) if near else None
+        return ConfigError(key=key, rule=f"unknown key; known here: {', '.join(known)}", nearest=nearest)
+    if first["type"] in ("missing", "union_tag_not_found"):
+        lacking = "kind" if first["type"] == "union_tag_not_found" else str(first["loc"][-1])
+        return ConfigError(key=".".join([*path, lacking]), rule="is required")
+    if first["type"] == "union_tag_invalid":
+        tags = first["ctx"]
+        return ConfigError(key=f"{key}.kind", value=tags["tag"], rule=f"must be one of {tags['expected_tags']}")
+    # A field that takes a number or a word has a problem with each.
+    alike = [problem["msg"] for problem in problems if _written_path(problem["loc"], plain) == path]
+    rule = ", or: ".join(message.removeprefix("Value error, ") for message in alike)
+    value = {} if isinstance(first["input"], dict) else {"value": first["input"]}
+    return ConfigError(key=key, rule=rule, **value)
 
 
-MODEL_KINDS = ("gpt", "hf", "factory", "trainer", "loop")
-_UNION_MARKS = ("constrained-int", "literal['free']", "literal['auto']")
+def _written_path(location: tuple[int | str, ...], plain: Any) -> list[str]:
+    """Pydantic's path less what the user never wrote: it puts the branch of a union among the keys."""
+    path = []
+    for part in location:
+        if part in plain if isinstance(plain, dict) else isinstance(plain, list) and isinstance(part, int):
+            path.append(str(part))
+            plain = plain[part]
+    return path
 
 
 def _fields_at(path: list[str]) -> Iterator[str]:

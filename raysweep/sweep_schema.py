@@ -43,6 +43,8 @@ class GptModel(Section):
 class LaterModel(Section):
     """Models that the file format has a place for, and this version does not run yet."""
 
+    model_config = ConfigDict(extra="ignore")
+
     kind: Literal["hf", "factory", "trainer", "loop"]
 
     @field_validator("kind")
@@ -184,6 +186,8 @@ class SweepFile(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> SweepFile:
+        if self.launcher == "in_process" and self.workers.count != 1:
+            raise ValueError("launcher in_process is one process, so workers.count must be 1")
         if self.global_batch_size != "free" and self.space.gradient_accumulation_steps != [1]:
             raise ValueError("space.gradient_accumulation_steps needs global_batch_size: free")
         if self.data.kind == "text" and isinstance(self.model, GptModel) and self.model.vocab_size < 256:

@@ -79,7 +79,7 @@ class LaunchRequest:
     """Round of the confirmation, from 1; 0 outside it."""
     memory_budget_bytes: int | None = None
     on_budget: str = "record"
-    """On CPU: `record` lets the memory pass end and notes the true peak; `raise` stops at the allocation, as on CUDA."""
+    """On CPU: `record` lets the memory pass end and notes the true peak; `raise` stops at the allocation, like CUDA."""
     deadline_s: float = 300.0
 
 

@@ -23,7 +23,7 @@ _BYTES_PER_UNIT = {
     "gib": GIB,
     "tib": TIB,
 }
-_SIZE = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]{1,2})?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 def parse_bytes(value: object) -> int:
@@ -56,7 +56,7 @@ def whole_number(value: object) -> int:
         number = float(value) if not isinstance(value, int) else value  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise ValueError(f"{value!r} is not a number") from None
-    if number != int(number):
+    if isinstance(number, float) and not number.is_integer():
         raise ValueError(f"{value!r} is not a whole number")
     return int(number)
 

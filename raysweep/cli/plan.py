@@ -73,8 +73,8 @@ def render_plan(sweep: Sweep, plan: SweepPlan) -> str:
     cost = plan.cost
     lines += [
         "",
-        f"Expected: {cost.trials} trials, {cost.group_starts} worker group starts, about {format_seconds(cost.wall_s)}, "
-        f"{cost.worker_hours:.2f} worker-hours "
+        f"Expected: {cost.trials} trials, {cost.group_starts} worker group starts, "
+        f"about {format_seconds(cost.wall_s)}, {cost.worker_hours:.2f} worker-hours "
         f"(assuming {ASSUMED_FLOP_PER_S[sweep.workload.device]:.0e} FLOP/s a worker; a forecast, not a measurement)",
         *[f"Note: {note}" for note in plan.notes],
     ]

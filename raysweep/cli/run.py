@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import typer
 
 from raysweep.cli.plan import render_plan
@@ -12,6 +14,8 @@ from raysweep.trial import Measurement, Phase
 from raysweep.units import format_bytes, format_seconds
 
 UNCONFIRMED = 5
+WIDEST_REASON = 120
+"""Characters of a reason on one line; `raysweep show` and trials.parquet have all of it."""
 
 
 def run(path: str, *, address: str | None, resume: bool, overwrite: bool) -> None:
@@ -61,7 +65,7 @@ class _Printer:
         figures = measurement.figures
         if figures is None:
             kind = f" ({measurement.failure_kind})" if measurement.failure_kind else ""
-            return f"{measurement.status}{kind}: {measurement.reason}"
+            return textwrap.shorten(f"{measurement.status}{kind}: {measurement.reason}", WIDEST_REASON)
         return f"{figures.samples_per_s:8.2f} samples/s  {memory}  in {format_seconds(measurement.wall_s)}"
 
 

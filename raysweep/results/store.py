@@ -84,6 +84,16 @@ def compact(contents: JournalContents, *, filesystem: pafs.FileSystem, folder: s
     write_table_whole(filesystem, f"{folder}/{TRIALS}", trials_table(records_from(contents)))
 
 
+def copy_folder(folder: str, *, uri: str) -> None:
+    """Copy a local folder with all that it holds to a results URI.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+    filesystem, path = open_filesystem(uri)
+    pafs.copy_files(folder, path, destination_filesystem=filesystem)
+
+
 class Compactor:
     """Keeps the Parquet files of a running sweep up to date, without writing them after each launch."""
 

@@ -9,15 +9,13 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from pyarrow.fs import copy_files
-
 from raysweep import __version__
 from raysweep.errors import ConfigError
 from raysweep.plan import SweepPlan
 from raysweep.results.journal import Journal, JournalContents, read_journal
 from raysweep.results.lock import SweepLock
 from raysweep.results.paths import ResultsPaths
-from raysweep.results.store import Compactor, open_filesystem
+from raysweep.results.store import Compactor, copy_folder
 from raysweep.serde import to_dict
 from raysweep.sweep_file import Sweep
 from raysweep.trial import FailureKind, GroupEnd, Measurement, Phase, SweepStart, TrialStatus
@@ -103,8 +101,7 @@ class Recorder:
     def publish(self) -> None:
         """Copy everything to the results URI, where the file names one."""
         if "://" in self._results:
-            filesystem, folder = open_filesystem(self._results)
-            copy_files(self.paths.root, folder, destination_filesystem=filesystem)
+            copy_folder(self.paths.root, uri=self._results)
 
     def close(self) -> None:
         """Let the folder go."""

@@ -156,6 +156,14 @@ class _Run:
     @contextmanager
     def _launcher(self) -> Iterator[tuple[Launcher, Callable[[], Launcher]]]:
         """The launcher of the file, and how a trial's process gets its own."""
+        if self.sweep.file.launcher == "in_process":
+            # Loaded on demand: it brings torch and DeepSpeed into this process, which no other launcher does.
+            from raysweep.launch.in_process import InProcessLauncher
+
+            launcher = InProcessLauncher()
+            yield launcher, InProcessLauncher
+            launcher.close("sweep ended")
+            return
         sweep_id = f"{self.sweep.sweep_sha256[:8]}-{uuid.uuid4().hex[:8]}"
         workers = self.sweep.file.workers
         spec = GroupSpec(

@@ -9,6 +9,9 @@ from typing import Any
 
 import deepspeed
 import torch
+
+# Activation checkpointing imports it on first use. Inside `zero.Init`, which replaces torch.Tensor.__new__, that fails.
+import torch._dynamo
 from deepspeed.runtime.zero import parameter_offload, partitioned_param_coordinator
 
 from raysweep.trial import LaunchRequest

@@ -39,23 +39,13 @@ def measure_candidate(request: LaunchRequest, rank: RankContext) -> RankReport:
     try:
         memory = training.build_and_weigh()
         if request.workload.device == "cpu":
-            _check_budget(memory, request, rank)
+            training.check_budget(memory)
         timing = clock(training.stepper, request.window, device)
         report = training.report(memory, timing)
     finally:
         training.tear_down()
     left_behind_bytes = max(0, held_bytes(gc.get_objects()) - held_before_bytes)
     return RankReport(**report, left_behind_bytes=left_behind_bytes)
-
-
-def _check_budget(memory: MemoryFigures, request: LaunchRequest, rank: RankContext) -> None:
-    """Compare the fullest rank with the budget; all ranks see the same figures, so all agree."""
-    budget_bytes = request.memory_budget_bytes
-    needs = rank.gather(max((memory.build_peak_bytes, "build"), (memory.peak_bytes, memory.peak_phase)))
-    fullest = max(range(len(needs)), key=lambda index: needs[index][0])
-    peak_bytes, phase = needs[fullest]
-    if budget_bytes is not None and peak_bytes > budget_bytes:
-        raise OutOfMemory(phase=phase, peak_bytes=peak_bytes, budget_bytes=budget_bytes, rank=fullest, collective=True)
 
 
 class _Training:
@@ -93,6 +83,25 @@ class _Training:
             )
             return weigh(self.stepper, gauge, steps=request.window.memory_pass_steps)
 
+    def check_budget(self, memory: MemoryFigures) -> None:
+        """Compare the fullest rank with the budget; all ranks see the same figures, so all agree."""
+        budget_bytes = self._request.memory_budget_bytes
+        needs = self._rank.gather(max((memory.build_peak_bytes, "build"), (memory.peak_bytes, memory.peak_phase)))
+        fullest = max(range(len(needs)), key=lambda index: needs[index][0])
+        peak_bytes, phase = needs[fullest]
+        if budget_bytes is not None and peak_bytes > budget_bytes:
+            raise OutOfMemory(
+                phase=phase,
+                peak_bytes=peak_bytes,
+                budget_bytes=budget_bytes,
+                rank=fullest,
+                recomputed_blocks=self._recomputed_blocks(),
+                collective=True,
+            )
+
+    def _recomputed_blocks(self) -> int:
+        return self._counter.check(self._request.candidate, micro_steps=self.stepper.micro_steps)
+
     def report(self, memory: MemoryFigures, timing: TimeFigures) -> dict[str, Any]:
         """All of the rank's report that is known before the teardown, checked."""
         losses, usage = self.stepper.losses, self._device.usage()
@@ -111,7 +120,7 @@ class _Training:
             "build_peak_bytes": memory.build_peak_bytes,
             "resting_bytes": memory.resting_bytes,
             "peak_phase": memory.peak_phase,
-            "recomputed_blocks": self._counter.check(self._request.candidate, micro_steps=self.stepper.micro_steps),
+            "recomputed_blocks": self._recomputed_blocks(),
             "build_s": self._build_s,
             "reserved_bytes": usage.reserved_bytes,
             "device_used_bytes": usage.device_used_bytes,

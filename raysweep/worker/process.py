@@ -71,6 +71,10 @@ def prepare_process(*, rank: int, local_rank: int, local_world_size: int, world_
     # Not at the head of the file: the import reads the variables.
     import deepspeed
 
+    from raysweep.worker.operators import build_operators
+
+    if not on_cuda and "TORCH_EXTENSIONS_DIR" in os.environ:
+        build_operators(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     deepspeed.init_distributed(dist_backend="nccl" if on_cuda else "gloo", verbose=False)
     context = RankContext(

@@ -1,0 +1,80 @@
+"""Compares the closed form of the memory prediction with the peaks of real runs; prints one JSON line."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from raysweep.candidate import Candidate
+from raysweep.memory import ZeroSettings, estimate_memory
+from raysweep.workload import Workload, gpt_shape
+
+MEASURED = Path(__file__).parents[1] / "tests" / "unit" / "data" / "closed_form_measured.json"
+
+Run = Mapping[str, Any]
+
+
+def errors_by_group() -> dict[str, dict[str, float]]:
+    """Group of runs -> how many, and the median and largest relative error in percent, its sign dropped."""
+    runs = json.loads(MEASURED.read_text())["runs"]
+    groups: dict[str, Callable[[Run], bool]] = {
+        "quickstart": _is_quickstart,
+        "fp32": lambda run: run["precision"] == "fp32",
+        "others": lambda run: not _is_quickstart(run) and run["precision"] != "fp32",
+        "all": lambda run: True,
+    }
+    return {name: _summary([abs(error_pct(run)) for run in runs if belongs(run)]) for name, belongs in groups.items()}
+
+
+def error_pct(run: Run) -> float:
+    """Predicted over measured peak, less 1, in percent."""
+    shape = gpt_shape(
+        blocks=run["blocks"],
+        hidden=run["hidden"],
+        vocab_size=run["vocab_size"],
+        positions=run["sequence_length"],
+        tied=run["tied"],
+    )
+    workload = Workload(
+        model={"kind": "gpt", "tied": run["tied"]},
+        shape=shape,
+        data={},
+        sequence_length=run["sequence_length"],
+        precision=run["precision"],
+        optimizer={},
+        world_size=run["world_size"],
+    )
+    candidate = Candidate(
+        zero_stage=run["zero_stage"],
+        activation_checkpoint_interval=run["activation_checkpoint_interval"],
+        micro_batch_size_per_gpu=run["micro_batch_size_per_gpu"],
+        gradient_accumulation_steps=run["gradient_accumulation_steps"],
+    )
+    settings = ZeroSettings(reduce_bucket_size=run["reduce_bucket_size"])
+    predicted_bytes = estimate_memory(candidate, workload, settings).peak_bytes
+    return 100 * (predicted_bytes / run["peak_memory_bytes"] - 1)
+
+
+def _is_quickstart(run: Run) -> bool:
+    """The space of search_spaces/quickstart.yaml, with a larger reduce bucket."""
+    return bool(run["precision"] == "bf16" and run["world_size"] == 2 and run["blocks"] == 4)
+
+
+def _summary(errors_pct: list[float]) -> dict[str, float]:
+    return {
+        "n": len(errors_pct),
+        "median_error_pct": round(statistics.median(errors_pct), 3),
+        "max_error_pct": round(max(errors_pct), 2),
+    }
+
+
+def main() -> None:
+    """Print the errors of each group."""
+    print(json.dumps(errors_by_group()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Real worker groups that lose a rank, are resumed, or cannot be had."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from sweeps import (
+    alive,
+    kill,
+    measurements,
+    pid_of,
+    run,
+    selection,
+    start,
+    trials,
+    wait_for_line,
+    worker_logs,
+    write_sweep,
+)
+
+pytestmark = pytest.mark.ray
+
+SPACE = {"zero_stage": [1, 2], "activation_checkpoint_interval": [0], "micro_batch_size_per_gpu": [2, 4]}
+
+
+def test_a_killed_rank_costs_a_group_and_not_the_sweep(tmp_path: Path) -> None:
+    process = start(write_sweep(tmp_path, space=SPACE, measure={"measured_seconds": 1.5}))
+    log = _first_log(tmp_path, rank=1)
+    wait_for_line(log, "candidate ", count=2)
+    kill(pid_of(log))
+    assert process.wait(timeout=280) == 0, process.output()
+    rows = measurements(tmp_path)
+    lost = [row for row in rows if row["failure_kind"] == "infrastructure"]
+    assert len(lost) == 1 and "rank 1" in lost[0]["reason"]
+    assert [row["status"] for row in rows if row["phase"] == "retry"] == ["COMPLETED"]
+    assert all(row["status"] == "COMPLETED" for row in trials(tmp_path))
+    assert selection(tmp_path)["confirmed"]
+    assert not alive({pid for row in rows for pid in row["worker_pids"]})
+
+
+def test_resume_runs_infrastructure_failures_again_and_nothing_else_b01(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, space=SPACE, search={"method": "grid", "confirm": False})
+    assert run(path)[0] == 5
+    journal = tmp_path / "results/journal.jsonl"
+    entries = [json.loads(line) for line in journal.read_text().splitlines()]
+    launches = [entry["record"] for entry in entries if entry["kind"] == "measurement"]
+    failed, out_of_memory = launches[0], launches[1]
+    failed.update(status="FAILED", failure_kind="infrastructure", reason="rank 0: node lost", figures=None)
+    out_of_memory.update(status="OOM", memory_kind="device", reason="rank 0: too large", figures=None)
+    journal.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    assert run(path, "--resume")[0] == 5
+    assert [row["candidate_id"] for row in measurements(tmp_path)[4:]] == [failed["candidate_id"]]
+    status = {row["candidate_id"]: row["status"] for row in trials(tmp_path)}
+    assert status[failed["candidate_id"]] == "COMPLETED"
+    assert status[out_of_memory["candidate_id"]] == "OOM"
+
+
+def test_more_workers_than_slots_are_refused_at_once_b48(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, workers={"count": 64, "resources_per_worker": {"CPU": 1}}, global_batch_size=128)
+    began_s = time.monotonic()
+    exit_code, output = run(path)
+    assert exit_code == 2
+    assert time.monotonic() - began_s < 15
+    assert "asked: 64 workers" in output and "available: " in output
+    assert not (tmp_path / "results").exists()
+
+
+def _first_log(folder: Path, *, rank: int) -> Path:
+    end = time.monotonic() + 200
+    while time.monotonic() < end:
+        logs = worker_logs(folder, rank)
+        if logs:
+            return logs[0]
+        time.sleep(0.1)
+    raise AssertionError("no worker came up")

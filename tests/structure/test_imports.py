@@ -1,0 +1,98 @@
+"""Who may import what: each folder faces one outside thing."""
+
+from __future__ import annotations
+
+import graphlib
+import sys
+from collections import defaultdict
+
+import pytest
+from source_tree import PACKAGE, folder_of, imports, module_paths
+
+OUTSIDE = {
+    "": {"pydantic", "yaml"},
+    "estimate": {"pydantic", "deepspeed"},
+    "worker": {"torch", "deepspeed"},
+    "launch": {"ray", "psutil"},
+    "search": {"ray"},
+    "results": {"pyarrow", "yaml"},
+    "cli": {"typer"},
+}
+"""Folder of the package -> what it may import beside the standard library."""
+
+INSIDE = {
+    "": set(),
+    "estimate": {""},
+    "worker": {""},
+    "launch": {""},
+    "search": {"", "estimate", "launch", "results"},
+    "results": {""},
+    "cli": {"", "search", "results"},
+}
+"""Folder of the package -> the other folders that it may import; empty is the top level."""
+
+DOORS = {
+    "raysweep.cli.main": {f"raysweep.cli.{verb}" for verb in ("plan", "run", "show", "export")},
+    "raysweep.search.sweep_run": {"raysweep.launch.in_process"},
+    "raysweep.launch.worker_loop": {"raysweep.worker.loop", "raysweep.worker.process"},
+    "raysweep.launch.devices": {"torch"},
+    "raysweep.estimate.ds_schema": {"deepspeed", "deepspeed.runtime.config"},
+    "raysweep.worker.process": {"deepspeed", "raysweep.worker.operators"},
+}
+"""Module -> what it imports inside a function, because it must not be loaded before; nobody else may do so."""
+
+IN_PROCESS = "raysweep.launch.in_process"
+"""The one module of `launch` that is driver and worker at once; it is loaded through a door only."""
+
+
+def _outside(imported: str) -> str:
+    """The package that an import names; empty for the standard library and for our own."""
+    top = imported.partition(".")[0]
+    return "" if top in sys.stdlib_module_names or top in (PACKAGE, "__future__") else top
+
+
+@pytest.mark.parametrize("folder", OUTSIDE)
+def test_a_folder_imports_only_the_outside_thing_that_it_faces(folder: str) -> None:
+    found = defaultdict(set)
+    for each in imports():
+        if folder_of(each.importer) == folder and _outside(each.imported) not in ({""} | OUTSIDE[folder]):
+            found[each.importer].add(_outside(each.imported))
+    allowed = {IN_PROCESS: {"torch"}, "raysweep.launch.devices": {"torch"}} if folder == "launch" else {}
+    assert found == allowed
+
+
+@pytest.mark.parametrize("folder", INSIDE)
+def test_a_folder_imports_only_folders_below_it(folder: str) -> None:
+    found = {
+        (each.importer, folder_of(each.imported))
+        for each in imports()
+        if each.imported in module_paths() and folder_of(each.importer) == folder
+        if folder_of(each.imported) not in INSIDE[folder] | {folder}
+    }
+    at_work = {(IN_PROCESS, "worker"), ("raysweep.launch.worker_loop", "worker")}
+    assert found == (at_work if folder == "launch" else set())
+
+
+def test_every_folder_has_its_rule() -> None:
+    assert {folder_of(module) for module in module_paths()} == set(OUTSIDE) == set(INSIDE)
+
+
+def test_late_imports_are_the_named_doors() -> None:
+    late: dict[str, set[str]] = defaultdict(set)
+    for each in imports():
+        if each.is_late:
+            late[each.importer].add(each.imported)
+    assert late == DOORS
+
+
+def test_deepspeed_is_asked_at_module_level_by_the_worker_only() -> None:
+    early = {each.importer for each in imports() if _outside(each.imported) == "deepspeed" and not each.is_late}
+    assert {folder_of(module) for module in early} == {"worker"}
+
+
+def test_no_two_modules_import_each_other() -> None:
+    graph: dict[str, set[str]] = defaultdict(set)
+    for each in imports():
+        if each.imported in module_paths():
+            graph[each.importer].add(each.imported)
+    graphlib.TopologicalSorter(graph).prepare()
