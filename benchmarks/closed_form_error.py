@@ -1,15 +1,21 @@
-"""Compares the closed form of the memory prediction with the peaks of real runs; prints one JSON line."""
+"""Compares the closed form of the memory prediction with the peaks of real runs; prints one JSON line.
+
+python benchmarks/closed_form_error.py             # the runs that are kept with the tests
+python benchmarks/closed_form_error.py RESULTS     # what a sweep launched
+"""
 
 from __future__ import annotations
 
 import json
 import statistics
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from raysweep.candidate import Candidate
 from raysweep.memory import ZeroSettings, estimate_memory
+from raysweep.results.store import load_trials
 from raysweep.workload import Workload, gpt_shape
 
 MEASURED = Path(__file__).parents[1] / "tests" / "unit" / "data" / "closed_form_measured.json"
@@ -58,6 +64,13 @@ def error_pct(run: Run) -> float:
     return 100 * (predicted_bytes / run["peak_memory_bytes"] - 1)
 
 
+def errors_of_sweep(results: str) -> dict[str, float]:
+    """The same of the candidates of a sweep whose peak is known, by the predictions that it was planned with."""
+    records = load_trials(results)
+    pairs = [(record.estimated_memory_bytes, record.peak_memory_bytes) for record in records]
+    return _summary([abs(100 * (predicted / peak - 1)) for predicted, peak in pairs if predicted and peak])
+
+
 def _is_quickstart(run: Run) -> bool:
     """The space of search_spaces/quickstart.yaml, with a larger reduce bucket."""
     return bool(run["precision"] == "bf16" and run["world_size"] == 2 and run["blocks"] == 4)
@@ -72,8 +85,8 @@ def _summary(errors_pct: list[float]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the errors of each group."""
-    print(json.dumps(errors_by_group()))
+    """Print the errors of each group, or of a sweep."""
+    print(json.dumps(errors_of_sweep(sys.argv[1]) if len(sys.argv) > 1 else errors_by_group()))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class Candidate:
         """One line for people."""
         interval = self.activation_checkpoint_interval
         checkpointing = {0: "no activation checkpointing", 1: "every block checkpointed"}.get(
-            interval, f"every {interval}th block checkpointed" if interval != 2 else "every 2nd block checkpointed"
+            interval, f"one block in {interval} checkpointed"
         )
         further = "".join(f", {key}={value}" for key, value in sorted(self.deepspeed.items()))
         return (

@@ -13,7 +13,8 @@ from raysweep.workload import Workload
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 DEFAULT_OPTIMIZER = {"type": "AdamW", "params": {"lr": 1e-3}}
 _ADAM_TYPES = ("adam", "adamw")
-_FILLED = (*BATCH_KEYS, "zero_optimization.stage", "bf16.enabled", "fp16.enabled")
+FILLED_KEYS = (*BATCH_KEYS, "zero_optimization.stage", "bf16.enabled", "fp16.enabled")
+"""Keys that are filled for each candidate, whatever the base config says of them."""
 _LAUNCHER_KEYS = ("hostfile", "num_nodes", "num_gpus", "include", "exclude", "master_addr", "master_port", "launcher")
 
 
@@ -70,7 +71,7 @@ def _choose_precision(config: dict[str, Any], precision: str, notes: list[str]) 
 
 def _refuse_auto_and_lists(config: Mapping[str, Any]) -> None:
     for path, value in _walk(config):
-        if value == "auto" and path not in _FILLED:
+        if value == "auto" and path not in FILLED_KEYS:
             raise ConfigError(
                 key=f"deepspeed.{path}",
                 value="auto",

@@ -132,11 +132,12 @@ def _shape(model: GptModel, *, positions: int) -> ModelShape:
 
 
 def _space(file: SweepFile) -> SearchSpace:
+    # A choice that was written twice is one choice: every candidate has one row.
     return SearchSpace(
-        zero_stage=tuple(file.space.zero_stage),
-        activation_checkpoint_interval=tuple(file.space.activation_checkpoint_interval),
-        micro_batch_size_per_gpu=tuple(file.space.micro_batch_size_per_gpu),
-        gradient_accumulation_steps=tuple(file.space.gradient_accumulation_steps),
+        zero_stage=tuple(dict.fromkeys(file.space.zero_stage)),
+        activation_checkpoint_interval=tuple(dict.fromkeys(file.space.activation_checkpoint_interval)),
+        micro_batch_size_per_gpu=tuple(dict.fromkeys(file.space.micro_batch_size_per_gpu)),
+        gradient_accumulation_steps=tuple(dict.fromkeys(file.space.gradient_accumulation_steps)),
         deepspeed={key: tuple(values) for key, values in file.space.deepspeed.items()},
     )
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from raysweep.budget import MeasurementWindow, SearchBudget
 from raysweep.candidate import ZERO_STAGES
+from raysweep.ds_config import FILLED_KEYS
 from raysweep.units import ByteSize, Count
 
 Positive = Annotated[Count, Field(ge=1)]
@@ -91,7 +92,7 @@ class SpaceSection(Section):
     micro_batch_size_per_gpu: list[Positive] = Field(min_length=1)
     gradient_accumulation_steps: list[Positive] = Field(default=[1], min_length=1)
     """Only with `global_batch_size: free`; a fixed global batch decides the accumulation."""
-    deepspeed: dict[str, list[Any]] = Field(default_factory=dict)
+    deepspeed: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
     """Further axes: DeepSpeed keys by dotted path, e.g. zero_optimization.reduce_bucket_size: [2e6, 5e8]."""
 
     @field_validator("zero_stage")
@@ -102,6 +103,14 @@ class SpaceSection(Section):
                 nearest = min(ZERO_STAGES, key=lambda known: abs(known - stage))
                 raise ValueError(f"{stage} is not a ZeRO stage; stages are 0, 1, 2, 3 (nearest valid: {nearest})")
         return stages
+
+    @field_validator("deepspeed")
+    @classmethod
+    def _no_axis_twice(cls, axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        for key in axes:
+            if key in FILLED_KEYS:
+                raise ValueError(f"{key} is filled from the stage, the batch and the precision, so it is no axis")
+        return axes
 
 
 class SearchSection(Section):

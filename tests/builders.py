@@ -42,9 +42,7 @@ SWEEP = {
 
 def make_candidate(**changes: Any) -> Candidate:
     """Stage 2, no activation checkpointing, micro-batch 2."""
-    return Candidate(
-        **{"zero_stage": 2, "activation_checkpoint_interval": 0, "micro_batch_size_per_gpu": 2} | changes
-    )
+    return Candidate(**{"zero_stage": 2, "activation_checkpoint_interval": 0, "micro_batch_size_per_gpu": 2} | changes)
 
 
 def make_workload(**changes: Any) -> Workload:

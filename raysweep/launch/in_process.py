@@ -25,9 +25,7 @@ class InProcessLauncher:
     def __init__(self) -> None:
         if not dist.is_initialized():
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-        self._process: RankContext = prepare_process(
-            rank=0, local_rank=0, local_world_size=1, world_size=1, node=NODE
-        )
+        self._process: RankContext = prepare_process(rank=0, local_rank=0, local_world_size=1, world_size=1, node=NODE)
         self._ends: list[GroupEnd] = []
         self._position = 0
         self._started_at = _now()

@@ -12,7 +12,7 @@ import torch
 
 # Activation checkpointing imports it on first use. Inside `zero.Init`, which replaces torch.Tensor.__new__, that fails.
 import torch._dynamo
-from deepspeed.runtime.zero import parameter_offload, partitioned_param_coordinator
+from deepspeed.runtime.zero import parameter_offload, partition_parameters, partitioned_param_coordinator
 
 from raysweep.trial import LaunchRequest
 from raysweep.worker.blocks import BlockCounter, checkpoint_blocks, find_block_lists
@@ -88,12 +88,19 @@ def _masters_and_weights(wrapper: Any) -> Iterator[tuple[torch.Tensor, torch.Ten
         yield from zip(masters, weights, strict=True)
 
 
+def _restore_linear() -> None:
+    patcher = partition_parameters.InsertPostInitMethodToModuleSubClasses
+    torch.nn.functional.linear = getattr(patcher, "linear_bk", torch.nn.functional.linear)
+
+
 def clear_stage3_globals() -> bool:
-    """Empty the two process-wide holders that keep every stage 3 engine alive; False where DeepSpeed renamed one.
+    """Undo what a stage 3 engine leaves in the process; False where DeepSpeed renamed one of the holders.
 
     `FWD_MODULE_STACK` keeps modules that early-stopped recomputation never pops, and an unbounded cache on
-    `__params_to_release` keeps their coordinators.
+    `__params_to_release` keeps their coordinators. `zero.Init` also leaves its own `torch.nn.functional.linear` in
+    place, under which every later candidate of any stage would train, in other last bits and at another speed.
     """
+    _restore_linear()
     stack = getattr(parameter_offload, "FWD_MODULE_STACK", None)
     coordinator = getattr(partitioned_param_coordinator, "PartitionedParameterCoordinator", None)
     method = getattr(coordinator, "_PartitionedParameterCoordinator__params_to_release", None)

@@ -57,9 +57,7 @@ def test_it_crosses_a_process_as_plain_values() -> None:
     [
         (0, "no activation checkpointing"),
         (1, "every block checkpointed"),
-        (2, "every 2nd block checkpointed"),
-        (3, "every 3rd block checkpointed"),
-        (4, "every 4th block checkpointed"),
+        (3, "one block in 3 checkpointed"),
     ],
 )
 def test_it_says_what_it_is(interval: int, words: str) -> None:

@@ -16,7 +16,7 @@ DATA = {
     "NothingSucceeded": {"message": "no candidate completed"},
     "GroupCannotStart": {"reason": "0 of 2 workers were up"},
     "PreflightError": {"message": "no cluster"},
-    "OutOfMemory": {"phase": "backward", "peak_bytes": 12, "budget_bytes": 10, "rank": 1},
+    "OutOfMemory": {"phase": "backward", "peak_bytes": 3 * 2**30, "budget_bytes": 2**30, "rank": 1},
     "NoSteps": {"measured": 0, "wanted": 8},
     "NumericsError": {"message": "the loss is nan"},
     "CheckpointMismatch": {"expected": 4, "counted": 0, "interval": 1},
@@ -58,9 +58,8 @@ def test_a_config_error_names_key_value_rule_and_nearest() -> None:
 
 
 def test_out_of_memory_names_phase_and_sizes() -> None:
-    assert "backward: peak of 12 bytes is above the budget of 10 bytes" in str(
-        errors.OutOfMemory(**DATA["OutOfMemory"])
-    )
+    text = str(errors.OutOfMemory(**DATA["OutOfMemory"]))
+    assert "backward: peak of 3.00 GiB is above the budget of 1.00 GiB" in text
 
 
 def test_nearest_name() -> None:

@@ -27,9 +27,7 @@ def _failure(*type_names: str, message: str = "it broke", rank: int = 0) -> Rank
         (RUNTIME, "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`", MemoryKind.DEVICE),
     ],
 )
-def test_out_of_memory_is_told_from_other_errors(
-    type_names: tuple[str, ...], message: str, memory: MemoryKind
-) -> None:
+def test_out_of_memory_is_told_from_other_errors(type_names: tuple[str, ...], message: str, memory: MemoryKind) -> None:
     outcome = judge([_failure(*type_names, message=message)])
     assert (outcome.status, outcome.memory_kind, outcome.failure_kind) == (TrialStatus.OOM, memory, None)
 
