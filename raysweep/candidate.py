@@ -43,15 +43,3 @@ class Candidate:
         """Blocks recomputed in one backward pass over `block_count` blocks: ceil(count / k), 0 when k is 0."""
         interval = self.activation_checkpoint_interval
         return -(-block_count // interval) if interval else 0
-
-    def describe(self) -> str:
-        """One line for people."""
-        interval = self.activation_checkpoint_interval
-        checkpointing = {0: "no activation checkpointing", 1: "every block checkpointed"}.get(
-            interval, f"one block in {interval} checkpointed"
-        )
-        further = "".join(f", {key}={value}" for key, value in sorted(self.deepspeed.items()))
-        return (
-            f"ZeRO stage {self.zero_stage}, {checkpointing}, micro-batch {self.micro_batch_size_per_gpu} "
-            f"x {self.gradient_accumulation_steps} accumulation{further}"
-        )

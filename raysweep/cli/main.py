@@ -10,11 +10,12 @@ import typer.core
 
 from raysweep import __version__
 from raysweep.errors import RaysweepError
+from raysweep.sweep_file import load_sweep
 from raysweep.units import parse_bytes, whole_number
 
 INTERRUPTED = 130
 EXIT_CODES = """\
-Exit codes: 0 a winner was confirmed; 2 wrong input; 3 nothing succeeded; 4 something the sweep needs is not there;
+Exit codes: 0 a winner was confirmed; 1 the results cannot be read; 2 wrong input; 3 nothing succeeded; 4 something the sweep needs is not there;
 5 a best was found but not confirmed; 130 interrupted.
 """
 
@@ -139,9 +140,11 @@ def run(
     Example:
         raysweep run search_spaces/quickstart.yaml
     """
+    # The file is read before Ray is loaded, so that a slip in it is told at once.
+    read = load_sweep(sweep)
     from raysweep.cli import run as verb
 
-    verb.run(sweep, address=address, resume=resume, overwrite=overwrite)
+    verb.run(read, address=address, resume=resume, overwrite=overwrite)
 
 
 @app.command()

@@ -9,7 +9,7 @@ import typer
 from raysweep.cli.plan import render_plan
 from raysweep.plan import SweepPlan
 from raysweep.search.sweep_run import SweepResult, run_sweep
-from raysweep.sweep_file import Sweep, load_sweep
+from raysweep.sweep_file import Sweep
 from raysweep.trial import Measurement, Phase
 from raysweep.units import format_bytes, format_seconds
 
@@ -18,13 +18,12 @@ WIDEST_REASON = 120
 """Characters of a reason on one line; `raysweep show` and trials.parquet have all of it."""
 
 
-def run(path: str, *, address: str | None, resume: bool, overwrite: bool) -> None:
-    """Run the sweep of a file.
+def run(sweep: Sweep, *, address: str | None, resume: bool, overwrite: bool) -> None:
+    """Run a sweep.
 
     Raises:
         typer.Exit: with code 5 when the best was not confirmed.
     """
-    sweep = load_sweep(path)
     result = run_sweep(sweep, observer=_Printer(sweep), address=address, resume=resume, overwrite=overwrite)
     typer.echo(summary(result))
     if not result.selection.confirmed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raysweep.errors import ConfigError, PreflightError
@@ -13,8 +13,8 @@ from raysweep.errors import ConfigError, PreflightError
 CHECK_TIMEOUT_S = 120
 
 
-def check_ds_config(config: Mapping[str, Any]) -> None:
-    """Refuse a rendered config that DeepSpeed would refuse, or of which it would ignore a key.
+def check_ds_configs(configs: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse rendered configs that DeepSpeed would refuse, or of which it would ignore a key.
 
     Raises:
         ConfigError: naming each key, the nearest known one, and DeepSpeed's version.
@@ -22,7 +22,7 @@ def check_ds_config(config: Mapping[str, Any]) -> None:
     """
     process = subprocess.run(
         [sys.executable, "-m", "raysweep.estimate.ds_schema"],
-        input=json.dumps(dict(config)),
+        input=json.dumps([dict(config) for config in configs]),
         capture_output=True,
         text=True,
         timeout=CHECK_TIMEOUT_S,

@@ -86,10 +86,11 @@ def _models(base: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:
 
 
 def main() -> None:
-    """Read a config (JSON) from standard input; write the problems (a JSON list) as the last line of output."""
+    """Read configs (a JSON list) from standard input; write their problems (a JSON list) as the last line of output."""
     if "DS_ACCELERATOR" not in os.environ:
         os.environ["DS_ACCELERATOR"] = "cpu"
-    print(json.dumps(find_problems(json.load(sys.stdin))))
+    problems = [problem for config in json.load(sys.stdin) for problem in find_problems(config)]
+    print(json.dumps(list(dict.fromkeys(problems))))
 
 
 if __name__ == "__main__":

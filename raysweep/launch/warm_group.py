@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 LEAVE_WITHIN_S = 30.0
 """How long a group that was told to leave may take before its processes are killed."""
+LEAVE_AT_ONCE_S = 3.0
+"""The same, when the sweep was interrupted: the group is in the midst of a candidate and will not come to ask."""
 HEALTH_CHECK_INTERVAL_S = 0.5
 COLLECTIVE_TIMEOUT_S = 300
 EXTENSIONS_FOLDER = "~/.cache/raysweep/torch_extensions"
@@ -79,7 +81,7 @@ class WarmGroup:
         overview = ray.get(self._broker.overview.remote(), timeout=60)
         pids = [int(facts["pid"]) for facts in overview["ranks"]]
         self._client.close("sweep ended" if kind is None else f"sweep ended by {kind.__name__}")
-        self._thread.join(timeout=LEAVE_WITHIN_S)
+        self._thread.join(timeout=LEAVE_WITHIN_S if kind is None else LEAVE_AT_ONCE_S)
         left = [pid for left in ray.get([r.kill.remote(pids) for r in self._reapers], timeout=60) for pid in left]
         if left:
             logger.error("processes that could not be killed: %s", left)

@@ -29,11 +29,6 @@ class ResultsPaths:
         return self._path("sweep.yaml")
 
     @property
-    def plan(self) -> Path:
-        """The plan as it was before the first launch."""
-        return self._path("plan.json")
-
-    @property
     def measurements(self) -> Path:
         """One row a launch."""
         return self._path(MEASUREMENTS)

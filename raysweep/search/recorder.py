@@ -53,11 +53,9 @@ class Recorder:
         self.paths = ResultsPaths(local_folder(sweep.results))
         self._results = sweep.results
         Path(self.paths.root).mkdir(parents=True, exist_ok=True)
-        self._lock = SweepLock.acquire(self.paths.lock)
         start = sweep_start(sweep, plan)
-        if resume:
-            _check_same_sweep(self.contents(), start, results=sweep.results)
-        else:
+        self._lock = SweepLock.acquire(self.paths.lock)
+        if not resume:
             self._clear()
         self._journal = Journal.open(self.paths.journal)
         self._journal.append("sweep", to_dict(start))
@@ -113,7 +111,7 @@ class Recorder:
         paths = self.paths
         for folder in (paths.best, paths.logs):
             shutil.rmtree(folder, ignore_errors=True)
-        for file in (paths.journal, paths.selection, paths.trials, paths.measurements, paths.plan):
+        for file in (paths.journal, paths.selection, paths.trials, paths.measurements):
             file.unlink(missing_ok=True)
 
 
@@ -142,13 +140,14 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def _check_same_sweep(contents: JournalContents, start: SweepStart, *, results: str) -> None:
-    """Measurements of two workloads, or of two versions, do not compare.
+def check_same_sweep(sweep: Sweep, plan: SweepPlan) -> None:
+    """Refuse to resume where measurements would not compare: another workload, budget, or version.
 
     Raises:
         ConfigError: naming what differs.
     """
-    before = contents.sweep
+    before = read_journal(ResultsPaths(local_folder(sweep.results)).journal).sweep
+    start = sweep_start(sweep, plan)
     changed = [
         f"{package} {before.versions.get(package)} -> {now}"
         for package, now in start.versions.items()
@@ -161,6 +160,6 @@ def _check_same_sweep(contents: JournalContents, start: SweepStart, *, results: 
     if changed:
         raise ConfigError(
             key="results",
-            value=results,
+            value=sweep.results,
             rule=f"cannot be resumed, these changed: {'; '.join(changed)}; use --overwrite",
         )

@@ -12,6 +12,8 @@ from ray.tune.search import Searcher
 class OrderedSearcher(Searcher):  # type: ignore[misc]
     """Proposes candidates in a given order until they, or the seconds, are used up.
 
+    `when_used_up` is the reason that those behind the order are told.
+
     The clock is looked at between candidates: one that runs is not cut off, so its work is not lost.
     """
 
@@ -19,11 +21,13 @@ class OrderedSearcher(Searcher):  # type: ignore[misc]
         self,
         order: Sequence[str],
         *,
+        when_used_up: str = "every admitted candidate was launched",
         seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(metric="samples_per_s", mode="max")
         self._left = list(order)
+        self._when_used_up = when_used_up
         self._clock = clock
         self._end = None if seconds is None else clock() + seconds
         self.stopped = ""
@@ -32,7 +36,7 @@ class OrderedSearcher(Searcher):  # type: ignore[misc]
     def suggest(self, trial_id: str) -> dict[str, Any] | str:
         """Ray Tune's hook: the next candidate's id, or FINISHED."""
         if not self._left:
-            self.stop("every candidate of the order was launched")
+            self.stop(self._when_used_up)
         if self._end is not None and self._clock() >= self._end:
             self.stop("the time budget was spent")
         if self.stopped:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from raysweep.ds_config import render
 from raysweep.errors import GroupCannotStart, NothingSucceeded
-from raysweep.estimate.ds_check import check_ds_config
+from raysweep.estimate.ds_check import check_ds_configs
 from raysweep.launch.broker_client import BrokerClient
 from raysweep.launch.cluster import check_capacity, ray_session
 from raysweep.launch.devices import device_memory_bytes
@@ -30,10 +30,11 @@ from raysweep.results.select import Selection, choose_winner
 from raysweep.results.store import records_from
 from raysweep.search.best import best_of
 from raysweep.search.confirm import confirm
-from raysweep.search.recorder import Recorder, check_folder
+from raysweep.search.recorder import Recorder, check_folder, check_same_sweep
 from raysweep.search.requests import RequestMaker
 from raysweep.search.searcher import OrderedSearcher
 from raysweep.search.tuner import run_trials
+from raysweep.serde import canonical_json
 from raysweep.sweep_file import Sweep
 from raysweep.trial import LaunchRequest, Measurement
 
@@ -90,7 +91,7 @@ def run_sweep(
     make_plan(sweep)
     with ExitStack() as stack:
         checks = stack.enter_context(ThreadPoolExecutor(max_workers=1))
-        ds_check = checks.submit(check_ds_config, _any_rendered_config(sweep))
+        ds_check = checks.submit(check_ds_configs, _distinct_configs(sweep))
         stack.enter_context(
             ray_session(address=address or sweep.file.cluster.address, environment=sweep.file.environment)
         )
@@ -98,17 +99,28 @@ def run_sweep(
         check_capacity(world_size=sweep.workload.world_size, resources_per_worker=resources)
         plan = make_plan(sweep, device_memory_bytes=_device_memory(sweep))
         ds_check.result()
+        if resume:
+            check_same_sweep(sweep, plan)
         recorder = Recorder(sweep, plan, resume=resume)
         stack.callback(recorder.close)
         run = _Run(sweep=sweep, plan=plan, recorder=recorder, observer=observer)
         return run.to_the_end(began_s)
 
 
-def _any_rendered_config(sweep: Sweep) -> Mapping[str, object]:
-    candidate, _ = next(
-        sweep.space.candidates(global_batch_size=sweep.workload.global_batch_size, world_size=sweep.workload.world_size)
+def _distinct_configs(sweep: Sweep) -> list[Mapping[str, object]]:
+    """A rendered config for each set of values of the further axes; stage and batch are ours, so they are right."""
+    candidates = sweep.space.candidates(
+        global_batch_size=sweep.workload.global_batch_size, world_size=sweep.workload.world_size
     )
-    return render(candidate, workload=sweep.workload, base=sweep.base_ds_config)
+    distinct = {canonical_json(dict(candidate.deepspeed)): candidate for candidate, _ in candidates}
+    return [render(each, workload=sweep.workload, base=sweep.base_ds_config) for each in distinct.values()]
+
+
+def _when_used_up(sweep: Sweep, plan: SweepPlan) -> str:
+    trials, admitted = plan.cost.trials, len(plan.admitted)
+    if trials == admitted:
+        return "every admitted candidate was launched"
+    return f"the budget of {sweep.file.search.trials} trials, for {admitted} admitted candidates, was spent"
 
 
 def _device_memory(sweep: Sweep) -> int | None:
@@ -137,6 +149,7 @@ class _Run:
         self.observer.planned(self.plan, len(order))
         searcher = OrderedSearcher(
             [candidate.candidate_id for candidate in order],
+            when_used_up=_when_used_up(self.sweep, self.plan),
             seconds=self.sweep.file.search.budget().seconds_allowed(self.sweep.workload.world_size),
         )
         try:

@@ -50,16 +50,3 @@ def test_it_crosses_a_process_as_plain_values() -> None:
     candidate = make_candidate(deepspeed={"zero_optimization.overlap_comm": True})
     again = from_dict(Candidate, to_dict(candidate))
     assert again == candidate and again.candidate_id == candidate.candidate_id
-
-
-@pytest.mark.parametrize(
-    ("interval", "words"),
-    [
-        (0, "no activation checkpointing"),
-        (1, "every block checkpointed"),
-        (3, "one block in 3 checkpointed"),
-    ],
-)
-def test_it_says_what_it_is(interval: int, words: str) -> None:
-    text = make_candidate(activation_checkpoint_interval=interval, deepspeed={"x": 1}).describe()
-    assert text == f"ZeRO stage 2, {words}, micro-batch 2 x 1 accumulation, x=1"

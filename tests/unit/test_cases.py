@@ -12,7 +12,7 @@ from builders import make_candidate, make_report, make_request, make_workload, w
 
 from raysweep.ds_config import render
 from raysweep.errors import ConfigError, NoSteps
-from raysweep.estimate.ds_check import check_ds_config
+from raysweep.estimate.ds_check import check_ds_configs
 from raysweep.launch.cluster import check_capacity
 from raysweep.launch.records import Answer, measurement_of
 from raysweep.launch.worker_loop import describe_failure
@@ -119,13 +119,13 @@ def test_keys_of_fp16_are_dropped_under_bf16_and_named_b25(tmp_path: Path) -> No
         in make_plan(sweep).notes
     )
     assert all("fp16" not in config and config["bf16"] == {"enabled": True} for config in _rendered(sweep))
-    check_ds_config(_rendered(sweep)[0])
+    check_ds_configs([_rendered(sweep)[0]])
 
 
 def test_a_key_that_the_installed_deepspeed_does_not_know_is_named_with_its_version_b26(tmp_path: Path) -> None:
     sweep = _sweep_of(tmp_path, {"zero_optimization": {"zero_hpz_partition_sise": 1}})
     with pytest.raises(ConfigError, match=r"zero_optimization\.zero_hpz_partition_sise: unknown to DeepSpeed \d") as c:
-        check_ds_config(_rendered(sweep)[0])
+        check_ds_configs([_rendered(sweep)[0]])
     assert "(nearest valid: zero_hpz_partition_size)" in str(c.value)
 
 

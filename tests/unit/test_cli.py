@@ -218,7 +218,7 @@ def test_every_verb_helps_with_an_example(verb: str) -> None:
 def test_help_names_every_verb_and_exit_code() -> None:
     text = _raysweep("--help").stdout
     assert all(f"  {verb} " in text for verb in VERBS)
-    assert "Exit codes: 0 a winner was confirmed; 2 wrong input" in text
+    assert "Exit codes: 0 a winner was confirmed; 1 the results cannot be read" in text
 
 
 @pytest.mark.parametrize("verb", ["show", "export"])

@@ -11,7 +11,7 @@ from builders import make_request
 
 from raysweep.errors import ConfigError, PreflightError
 from raysweep.estimate import ds_check
-from raysweep.estimate.ds_check import check_ds_config
+from raysweep.estimate.ds_check import check_ds_configs
 
 DEEPSPEED = f"DeepSpeed {version('deepspeed')}"
 
@@ -21,7 +21,7 @@ def _config(**changes: Any) -> dict[str, Any]:
 
 
 def test_what_is_rendered_is_taken() -> None:
-    check_ds_config(_config(gradient_clipping=1.0))
+    check_ds_configs([_config(gradient_clipping=1.0)])
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,12 @@ def test_what_is_rendered_is_taken() -> None:
 )
 def test_what_deepspeed_refuses_or_ignores_is_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_ds_config(_config(**changes))
+        check_ds_configs([_config(**changes)])
     assert str(caught.value).startswith(message)
 
 
 def test_where_deepspeed_does_not_start_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ds_check.sys, "executable", "/bin/false")
     with pytest.raises(PreflightError, match="DeepSpeed cannot be asked about the config: no output"):
-        check_ds_config({})
+        check_ds_configs([{}])
     assert sys.executable == "/bin/false"
