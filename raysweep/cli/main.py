@@ -15,8 +15,8 @@ from raysweep.units import parse_bytes, whole_number
 
 INTERRUPTED = 130
 EXIT_CODES = """\
-Exit codes: 0 a winner was confirmed; 1 the results cannot be read; 2 wrong input; 3 nothing succeeded; 4 something the sweep needs is not there;
-5 a best was found but not confirmed; 130 interrupted.
+Exit codes: 0 a winner was confirmed; 1 the results cannot be read; 2 wrong input; 3 nothing succeeded;
+4 something the sweep needs is not there; 5 a best was found but not confirmed; 130 interrupted.
 """
 
 
