@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import os
+import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +36,8 @@ def ray_session(*, address: str | None, environment: Mapping[str, str]) -> Itera
     }
     if address is None:
         options["include_dashboard"] = False
+        # Ray puts the interpreter's path into a shell command without quotes; a space in it would end every worker.
+        options["runtime_env"]["py_executable"] = shlex.quote(sys.executable)
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:

@@ -37,6 +37,7 @@ from raysweep.search.tuner import run_trials
 from raysweep.serde import canonical_json
 from raysweep.sweep_file import Sweep
 from raysweep.trial import LaunchRequest, Measurement
+from raysweep.units import format_seconds
 
 
 class Observer(Protocol):
@@ -201,7 +202,11 @@ class _Run:
         if not requests:
             searcher.stop("every candidate had been measured before")
             return
-        self.observer.note(f"searching: {len(requests)} candidates, in random order")
+        limit_s = self.sweep.file.cluster.group_start_timeout_seconds
+        self.observer.note(
+            f"searching: {len(requests)} candidates, in random order; first {self.sweep.workload.world_size} workers "
+            f"start, and on a new machine build an operator (minutes; given up after {format_seconds(limit_s)})"
+        )
 
         def on_measured(measurements: list[Measurement]) -> None:
             self._record(measurements)
