@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 import time
 from typing import Any
 
@@ -25,12 +24,12 @@ class Reaper:
     def __init__(self, *, sweep_id: str, node_id: str) -> None:
         self._sweep_id = sweep_id
         self._node_id = node_id
-        self._stopped = threading.Event()
 
     def watch(self) -> None:
-        """Look every `LOOK_EVERY_S` seconds for overdue ranks of this node and kill them; returns when stopped."""
+        """Every `LOOK_EVERY_S` seconds kill the overdue ranks of this node; ends with the actor."""
         broker = find_broker(self._sweep_id)
-        while not self._stopped.wait(LOOK_EVERY_S):
+        while True:
+            time.sleep(LOOK_EVERY_S)
             self.kill(ray.get(broker.overdue_pids.remote(self._node_id), timeout=60))
 
     def kill(self, pids: list[int]) -> list[int]:
@@ -43,10 +42,6 @@ class Reaper:
         while any(is_alive(pid) for pid in doomed) and time.monotonic() < end:
             time.sleep(0.05)
         return [pid for pid in doomed if is_alive(pid)]
-
-    def stop(self) -> None:
-        """End `watch`."""
-        self._stopped.set()
 
 
 def _with_children(pid: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import hashlib
 import logging
 import os
 import sys
@@ -81,9 +82,11 @@ def _redirect_output(folder: Path, rank: int) -> Path:
 
 def _prepare_environment(config: Mapping[str, Any]) -> None:
     """Set what has to stand before DeepSpeed is imported: where it builds its operators, and with which ninja."""
-    folder = os.path.expanduser(config["extensions_folder"])
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    os.environ["TORCH_EXTENSIONS_DIR"] = folder
+    # One folder an environment: PyTorch builds anew when another one's compiler flags meet the same folder.
+    environment_id = hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]
+    folder = Path(config["extensions_folder"]).expanduser() / environment_id
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
     # An interpreter that was called by its path has not put its own folder, and so its ninja, on PATH.
     scripts = str(Path(sys.executable).parent)
     os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])

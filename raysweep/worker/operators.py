@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 from pathlib import Path
 
 import deepspeed
 from deepspeed.accelerator import get_accelerator
+from torch.utils import cpp_extension
 
 SHARED_MEMORY_OP = "ShareMemCommBuilder"
 
@@ -19,6 +21,7 @@ def build_operators(folder: Path) -> None:
     its holder dies, such a file is always a leftover.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    _avoid_spaces(folder)
     with (folder / "raysweep.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         for leftover in folder.glob("*/lock"):
@@ -26,3 +29,14 @@ def build_operators(folder: Path) -> None:
         builder = get_accelerator().create_op_builder(SHARED_MEMORY_OP)
         if builder is not None and deepspeed.ops.__compatible_ops__.get(builder.NAME, False):
             builder.load(verbose=False)
+
+
+def _avoid_spaces(folder: Path) -> None:
+    """Let the linker find PyTorch under a path with spaces: PyTorch hands its folder to the linker without quotes."""
+    libraries = Path(cpp_extension.TORCH_LIB_PATH)
+    if " " not in str(libraries):
+        return
+    link = folder / "torch_libraries"
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(libraries)
+    cpp_extension.TORCH_LIB_PATH = str(link)
