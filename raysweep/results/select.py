@@ -177,9 +177,9 @@ def _why_lost(record: TrialRecord, *, winner: TrialRecord | None, contest: _Cont
     more_bytes = (record.peak_memory_bytes or 0) - (winner.peak_memory_bytes or 0)
     if contest.under_pressure(record) and not contest.under_pressure(winner):
         return f"{difference}: a tie, and it is short of memory (the allocator had to retry)"
-    if more_bytes > 0:
+    if more_bytes > TIE_MARGIN * (winner.peak_memory_bytes or 0):
         return f"{difference}: a tie, and it needs {format_bytes(more_bytes)} more memory"
-    return f"{difference}: a tie"
+    return f"{difference}: a tie, in memory too"
 
 
 def _difference(log_ratio: float) -> str:
