@@ -48,7 +48,8 @@ class Run(subprocess.Popen[bytes]):
         self._log = path.parent / f"output-{time.monotonic_ns()}.txt"
         command = [sys.executable, "-m", "raysweep.cli.main", "run", str(path), *options]
         with self._log.open("wb") as log:
-            super().__init__(command, stdout=log, stderr=subprocess.STDOUT, cwd=path.parent)
+            # Like a terminal's foreground job a process group of its own: Ctrl-C reaches all of it.
+            super().__init__(command, stdout=log, stderr=subprocess.STDOUT, cwd=path.parent, start_new_session=True)
 
     def output(self) -> str:
         """What was printed so far."""

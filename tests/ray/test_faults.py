@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from pathlib import Path
 
 import pytest
 from sweeps import (
     alive,
+    descendants,
     kill,
     measurements,
     pid_of,
@@ -76,3 +79,18 @@ def _first_log(folder: Path, *, rank: int) -> Path:
             return logs[0]
         time.sleep(0.1)
     raise AssertionError("no worker came up")
+
+
+def test_ctrl_c_leaves_no_process_and_keeps_what_was_measured(tmp_path: Path) -> None:
+    process = start(write_sweep(tmp_path, space=SPACE, measure={"measured_seconds": 3}))
+    log = _first_log(tmp_path, rank=0)
+    wait_for_line(log, "candidate ", count=2)
+    under_way = {child.pid for child in descendants(process.pid)}
+    began_s = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=60) == 130, process.output()
+    assert not alive(under_way)
+    assert time.monotonic() - began_s < 20
+    assert [row["status"] for row in measurements(tmp_path)] == ["COMPLETED"]
+    assert (tmp_path / "results/best/UNCONFIRMED").exists()
+    assert process.output().strip().endswith("interrupted")
