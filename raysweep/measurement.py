@@ -47,6 +47,8 @@ class RankReport:
     """Device memory that somebody else held when the candidate started."""
     cycled_data: bool = False
     """The rank ran out of batches and began again."""
+    random_forward: bool = False
+    """The forward pass draws random numbers, as dropout does: the loss then depends on how a batch is split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,7 @@ class Figures:
     device: str
     nodes: tuple[str, ...]
     worker_pids: tuple[int, ...]
+    random_forward: bool = False
 
 
 def reduce_reports(reports: Sequence[RankReport], *, workload: Workload, global_batch_size: int) -> Figures:
@@ -120,6 +123,7 @@ def reduce_reports(reports: Sequence[RankReport], *, workload: Workload, global_
         device=first.device,
         nodes=tuple(report.node for report in ordered),
         worker_pids=tuple(report.pid for report in ordered),
+        random_forward=any(report.random_forward for report in ordered),
     )
 
 

@@ -71,9 +71,14 @@ class Case:
         return self.zero_stage == 1 and self.workload.precision == "bf16" and self.settings.fp32_grad_accumulation
 
     @property
+    def trainable(self) -> int:
+        """Parameters that have a gradient and optimizer states; frozen ones have neither."""
+        return self.shape.trainable
+
+    @property
     def partition(self) -> int:
-        """Elements of one rank's share: P / N."""
-        return -(-self.shape.parameters // self.workload.world_size)
+        """Elements of one rank's share of the trainable parameters: P / N."""
+        return -(-self.trainable // self.workload.world_size)
 
     @property
     def gradient_bytes(self) -> int:
@@ -82,7 +87,7 @@ class Case:
 
     @property
     def tokens(self) -> int:
-        return self.candidate.micro_batch_size_per_gpu * self.workload.sequence_length
+        return self.candidate.micro_batch_size_per_gpu * self.workload.tokens_per_sample
 
     @property
     def hidden_tensor_bytes(self) -> int:
@@ -110,7 +115,7 @@ def phase_terms(case: Case) -> dict[str, Counter[str]]:
     return {
         "forward": carried + _forward(case),
         "backward_start": carried + _loss(case),
-        "backward_first": backward[-1],
+        "backward_first": backward[-1] if backward else micro_step + _bucket(case),
         "backward_late": max(backward[:-1], key=Counter.total, default=micro_step),
         "gradient_reduction": micro_step + _bucket(case) + _gradients_after_backward(case) + _reduction(case),
         "step": resting + _step(case),
@@ -120,19 +125,20 @@ def phase_terms(case: Case) -> dict[str, Counter[str]]:
 def _resting(case: Case) -> Counter[str]:
     """Held between steps: parameters eP, fp32 master 4P and Adam's moments 8P, each sharded from its stage on.
 
-    Training in fp32 without ZeRO has no master copy. Stage 3 keeps its gradient partition and the reduce bucket
+    Frozen parameters have no states; stage 3 shards them like the others. Training in fp32 without ZeRO has no master
+    copy. Stage 3 keeps its gradient partition and the reduce bucket
     (`grad_partitions_flat_buffer` and `ipg_buckets` in runtime/zero/stage3.py).
     """
     parameters, partition, stage = case.shape.parameters, case.partition, case.zero_stage
     master_bytes = FP32_BYTES if case.is_half or stage > 0 else 0
     states = Counter(
-        parameters=case.element_bytes * (partition if stage == 3 else parameters),
-        optimizer_states=(master_bytes + ADAM_MOMENT_BYTES) * (parameters if stage == 0 else partition),
+        parameters=case.element_bytes * (-(-parameters // case.workload.world_size) if stage == 3 else parameters),
+        optimizer_states=(master_bytes + ADAM_MOMENT_BYTES) * (case.trainable if stage == 0 else partition),
     )
     if stage == 3:
         states += Counter(gradients=case.gradient_bytes * partition, reduce_bucket=_bucket_bytes(case))
     if case.has_bf16_optimizer:
-        states += Counter(gradients=FP32_BYTES * parameters)
+        states += Counter(gradients=FP32_BYTES * case.trainable)
     return states
 
 
@@ -154,7 +160,7 @@ def _carried_gradients(case: Case) -> Counter[str]:
 def _gradients_kept(case: Case) -> int:
     """Stage 2 keeps a parameter that two shares split whole on both ranks: at least half of it is foreign to one."""
     if case.zero_stage < 2:
-        return case.element_bytes * case.shape.parameters
+        return case.element_bytes * case.trainable
     return case.gradient_bytes * (case.partition + case.shape.largest_parameter // 2)
 
 
@@ -238,19 +244,20 @@ def _block_backward(case: Case, block: int) -> Counter[str]:
     return _gradients_behind(case, block) + Counter(
         activations=_activations(case, block + 1) + recomputed + working,
         # A weight's gradient before it joins the others: at most 4 h^2 elements inside a block.
-        gradients_in_flight=case.element_bytes * 4 * case.shape.hidden**2,
+        gradients_in_flight=case.element_bytes * min(4 * case.shape.hidden**2, case.trainable),
     )
 
 
 def _gradients_behind(case: Case, block: int) -> Counter[str]:
-    """Gradients alive when the backward pass reaches a block.
+    """Gradients alive when the backward pass reaches a block, at most those of all trainable parameters.
 
     A tied head's gradient waits for the embedding's. Stage 2 allocates its share when the first bucket is full.
     """
     behind = (case.shape.blocks - 1 - block) * case.shape.block_parameters
     head = case.shape.vocab_size * case.shape.hidden
     if case.zero_stage < 2:
-        return _carried_gradients(case) or Counter(gradients=case.element_bytes * (behind + head))
+        alive = min(behind + head, case.trainable)
+        return _carried_gradients(case) or Counter(gradients=case.element_bytes * alive)
     waiting = Counter(gradients=case.element_bytes * head if case.workload.model.get("tied") else 0)
     is_reduced = behind >= case.settings.reduce_bucket_size
     return waiting + (_gradients_after_backward(case) if is_reduced else _carried_gradients(case))
@@ -263,11 +270,11 @@ def _reduction(case: Case) -> Counter[str]:
     At stage 3 the reduce-scatter of gloo copies its input.
     """
     if case.zero_stage == 0:
-        return Counter(reduction_copies=case.element_bytes * min(case.shape.parameters, STAGE_0_REDUCE_ELEMENTS))
+        return Counter(reduction_copies=case.element_bytes * min(case.trainable, STAGE_0_REDUCE_ELEMENTS))
     if case.zero_stage == 1:
         return Counter(reduction_copies=case.element_bytes * max(0, case.partition - case.settings.reduce_bucket_size))
     if case.zero_stage == 3 and case.workload.device == "cpu":
-        return Counter(reduction_copies=min(_bucket_bytes(case), case.element_bytes * case.shape.parameters))
+        return Counter(reduction_copies=min(_bucket_bytes(case), case.element_bytes * case.trainable))
     return Counter()
 
 
@@ -281,7 +288,7 @@ def _step(case: Case) -> Counter[str]:
     if case.zero_stage == 0:
         gradient_bytes = case.element_bytes + (FP32_BYTES if case.is_half else 0)
         return Counter(
-            gradients=gradient_bytes * case.shape.parameters,
+            gradients=gradient_bytes * case.trainable,
             optimizer_temporaries=temporary_bytes * case.shape.largest_parameter,
         )
     gradients = 0 if case.has_bf16_optimizer else FP32_BYTES * case.partition

@@ -56,6 +56,7 @@ _TABLE: tuple[_Row, ...] = (
     _row(type_name="raysweep.errors.NumericsError", failure_kind=FailureKind.NUMERICS),
     _row(type_name="raysweep.errors.CheckpointMismatch", failure_kind=FailureKind.INCOMPATIBLE),
     _row(type_name="torch.utils.checkpoint.CheckpointError", failure_kind=FailureKind.INCOMPATIBLE),
+    _row(type_name="raysweep.errors.ConfigError", failure_kind=FailureKind.CONFIG),
     _row(type_name="deepspeed.runtime.config.DeepSpeedConfigError", failure_kind=FailureKind.CONFIG),
     _row(type_name="pydantic_core._pydantic_core.ValidationError", failure_kind=FailureKind.CONFIG),
     _row(type_name=PROCESS_DIED, failure_kind=FailureKind.INFRASTRUCTURE, distance=2),

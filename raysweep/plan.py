@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from raysweep.budget import CONFIRM_ROUNDS, DEVICE_MARGIN, MeasurementWindow
 from raysweep.candidate import Candidate
 from raysweep.ds_config import render
-from raysweep.errors import ConfigError
+from raysweep.limits import Limits
 from raysweep.memory import MemoryEstimate, ZeroSettings, estimate_memory
 from raysweep.rule import Needs, Recommendation, decide
 from raysweep.space import group_key
 from raysweep.sweep_file import Sweep
-from raysweep.trial import PlanRow, SkipRule, TrialStatus
-from raysweep.units import format_bytes
+from raysweep.text_files import known_samples
+from raysweep.trial import PlanRow
 from raysweep.workload import Workload
 
 FINALISTS_EXPECTED = 2
@@ -66,10 +66,12 @@ def make_plan(sweep: Sweep, *, device_memory_bytes: int | None = None) -> SweepP
         device_memory_bytes: a device's memory, for a budget of `auto`.
 
     Raises:
-        ConfigError: when the budget is below the smallest candidate.
+        ConfigError: when the budget is below the smallest candidate, or the text too small for any of them.
     """
     workload = sweep.workload
     budget_bytes = memory_budget_bytes(sweep, device_memory_bytes=device_memory_bytes)
+    samples = known_samples(workload.data, sequence_length=workload.sequence_length)
+    limits = Limits(workload=workload, budget_bytes=budget_bytes, samples=samples)
     estimates: dict[str, MemoryEstimate] = {}
     rows = []
     for candidate, legal in sweep.space.candidates(
@@ -78,8 +80,8 @@ def make_plan(sweep: Sweep, *, device_memory_bytes: int | None = None) -> SweepP
         if workload.shape is not None:
             settings = ZeroSettings.from_ds_config(render(candidate, workload=workload, base=sweep.base_ds_config))
             estimates[candidate.candidate_id] = estimate_memory(candidate, workload, settings)
-        rows.append(_row(candidate, legal, workload, estimates.get(candidate.candidate_id), budget_bytes))
-    _check_something_fits(rows, estimates, budget_bytes)
+        rows.append(limits.row(candidate, legal, estimates.get(candidate.candidate_id)))
+    limits.check_something_fits(rows)
     notes = list(sweep.notes)
     if budget_bytes is None:
         notes.append("memory_budget is auto: devices are not known yet, so nothing is pruned (give --device-memory)")
@@ -118,7 +120,7 @@ def predicted_seconds(candidate: Candidate, workload: Workload, window: Measurem
     """
     if workload.shape is None:
         return DEADLINE_MIN_S
-    tokens = candidate.micro_batch_size_per_gpu * candidate.gradient_accumulation_steps * workload.sequence_length
+    tokens = candidate.micro_batch_size_per_gpu * candidate.gradient_accumulation_steps * workload.tokens_per_sample
     recomputed = candidate.recomputed_blocks(workload.shape.blocks) / max(workload.shape.blocks, 1)
     flops = 6 * workload.shape.parameters * tokens * (1 + recomputed / 3)
     step_s = flops / ASSUMED_FLOP_PER_S[workload.device]
@@ -133,54 +135,11 @@ def deadline_s(candidate: Candidate, sweep: Sweep) -> float:
     return given or max(DEADLINE_MIN_S, DEADLINE_FACTOR * forecast)
 
 
-def _row(
-    candidate: Candidate, legal: bool, workload: Workload, estimate: MemoryEstimate | None, budget_bytes: int | None
-) -> PlanRow:
-    status, skip_rule, reason = None, None, ""
-    if not legal:
-        status, skip_rule = TrialStatus.SKIPPED, SkipRule.NO_LEGAL_BATCH
-        reason = (
-            f"micro-batch {candidate.micro_batch_size_per_gpu} x {workload.world_size} workers does not divide "
-            f"global_batch_size {workload.global_batch_size}"
-        )
-    elif estimate is not None and budget_bytes is not None and estimate.lower_bound_bytes > budget_bytes:
-        status = TrialStatus.PRUNED
-        reason = (
-            f"predicted peak {format_bytes(estimate.peak_bytes)} ({estimate.peak_phase}), at least "
-            f"{format_bytes(estimate.lower_bound_bytes)}, is above the budget of {format_bytes(budget_bytes)}"
-        )
-    return PlanRow(
-        candidate=candidate,
-        status=status,
-        skip_rule=skip_rule,
-        reason=reason,
-        estimated_memory_bytes=None if estimate is None else round(estimate.peak_bytes),
-        world_size=workload.world_size,
-        global_batch_size=workload.global_batch_of(
-            candidate.micro_batch_size_per_gpu, candidate.gradient_accumulation_steps
-        ),
-    )
-
-
-def _check_something_fits(
-    rows: list[PlanRow], estimates: Mapping[str, MemoryEstimate], budget_bytes: int | None
-) -> None:
-    if any(row.status is None for row in rows):
-        return
-    assert budget_bytes is not None, "an illegal batch alone is refused when the file is read"
-    smallest = min(estimates.values(), key=lambda estimate: estimate.peak_bytes)
-    raise ConfigError(
-        key="memory_budget",
-        value=format_bytes(budget_bytes),
-        rule=f"below the smallest candidate, which is predicted to need {format_bytes(smallest.peak_bytes)}",
-        nearest=format_bytes(smallest.peak_bytes),
-    )
-
-
 def _recommend(sweep: Sweep, rows: list[PlanRow], budget_bytes: int | None) -> Recommendation | None:
     """The decision rule on this sweep's own estimates, each at the space's smallest micro-batch."""
     workload = sweep.workload
-    if workload.shape is None or budget_bytes is None:
+    # Without a hidden size the estimates hold no activations, so they say nothing of what fits.
+    if workload.shape is None or not workload.shape.hidden or budget_bytes is None:
         return None
 
     def need(stage: int, interval: int, micro_batch: int) -> float:

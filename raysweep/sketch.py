@@ -55,7 +55,7 @@ class SketchInput:
             vocab_size=0,
         )
         return Workload(
-            model={},
+            model={"kind": "gpt"},
             shape=shape,
             data={},
             sequence_length=self.sequence_length,

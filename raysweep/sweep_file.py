@@ -6,16 +6,17 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from raysweep.ds_config import prepare_base
 from raysweep.errors import ConfigError, nearest_name
+from raysweep.model_schema import MODEL_SECTIONS, FactoryModel, GptModel, HfModel
 from raysweep.serde import sha256_of
 from raysweep.space import SearchSpace
-from raysweep.sweep_schema import GptModel, SweepFile
+from raysweep.sweep_schema import SweepFile
 from raysweep.workload import ModelShape, Workload, gpt_shape
 from raysweep.yaml_numbers import load_json, load_yaml
 
@@ -72,7 +73,7 @@ def load_sweep(path: str | Path) -> Sweep:
     except ValidationError as error:
         raise _teach(error, plain) from None
     base, notes = prepare_base(_base_config(file, path), precision=file.precision, optimizer=_optimizer(file))
-    workload = _workload(file)
+    workload = _workload(file, path.parent)
     space = _space(file)
     space.check_global_batch(global_batch_size=workload.global_batch_size, world_size=workload.world_size)
     return Sweep(
@@ -92,13 +93,16 @@ def _read_text(path: Path, *, key: str) -> str:
 def _base_config(file: SweepFile, path: Path) -> Mapping[str, Any]:
     if not isinstance(file.deepspeed, str):
         return file.deepspeed
-    config_path = path.parent / file.deepspeed
+    return _read_object(path.parent / file.deepspeed, key="deepspeed")
+
+
+def _read_object(path: Path, *, key: str) -> dict[str, Any]:
     try:
-        plain = load_json(_read_text(config_path, key="deepspeed"))
+        plain = load_json(_read_text(path, key=key))
     except json.JSONDecodeError as error:
-        raise ConfigError(key="deepspeed", value=str(config_path), rule=f"not valid JSON: {error}") from None
+        raise ConfigError(key=key, value=str(path), rule=f"not valid JSON: {error}") from None
     if not isinstance(plain, dict):
-        raise ConfigError(key="deepspeed", value=str(config_path), rule="a DeepSpeed config is a JSON object")
+        raise ConfigError(key=key, value=str(path), rule="a config is a JSON object")
     return plain
 
 
@@ -106,13 +110,10 @@ def _optimizer(file: SweepFile) -> Mapping[str, Any] | None:
     return None if file.optimizer is None else file.optimizer.model_dump()
 
 
-def _workload(file: SweepFile) -> Workload:
-    assert isinstance(file.model, GptModel), "other kinds are refused by the schema"
-    model = file.model.model_dump()
-    model["positions"] = file.model.positions or file.sequence_length
+def _workload(file: SweepFile, folder: Path) -> Workload:
     return Workload(
-        model=model,
-        shape=_shape(file.model, positions=model["positions"]),
+        model=_model(file, folder),
+        shape=_shape(file.model, file.sequence_length) if isinstance(file.model, GptModel) else None,
         data=file.data.model_dump(),
         sequence_length=file.sequence_length,
         precision=file.precision,
@@ -125,9 +126,29 @@ def _workload(file: SweepFile) -> Workload:
     )
 
 
-def _shape(model: GptModel, *, positions: int) -> ModelShape:
+def _model(file: SweepFile, folder: Path) -> Mapping[str, Any]:
+    """The model section as a worker on any node needs it: a config is read here, a folder is named in full."""
+    model = file.model.model_dump()
+    if isinstance(file.model, GptModel):
+        model["positions"] = file.model.positions or file.sequence_length
+    if isinstance(file.model, HfModel) and file.model.config is not None:
+        path = folder / file.model.config
+        model["config"] = _read_object(path / "config.json" if path.is_dir() else path, key="model.config")
+    if isinstance(file.model, FactoryModel) and file.model.python_path is not None:
+        python_path = (folder / file.model.python_path).resolve()
+        if not python_path.is_dir():
+            raise ConfigError(key="model.python_path", value=str(python_path), rule="is no folder")
+        model["python_path"] = str(python_path)
+    return model
+
+
+def _shape(model: GptModel, sequence_length: int) -> ModelShape:
     return gpt_shape(
-        blocks=model.blocks, hidden=model.hidden, vocab_size=model.vocab_size, positions=positions, tied=model.tied
+        blocks=model.blocks,
+        hidden=model.hidden,
+        vocab_size=model.vocab_size,
+        positions=model.positions or sequence_length,
+        tied=model.tied,
     )
 
 
@@ -149,7 +170,7 @@ def _teach(error: ValidationError, plain: Mapping[str, Any]) -> ConfigError:
     path = _written_path(first["loc"], plain)
     key = ".".join(path) or "sweep file"
     if first["type"] == "extra_forbidden":
-        known = tuple(_fields_at(path[:-1]))
+        known = tuple(_fields_at(path[:-1], plain))
         near = nearest_name(path[-1], known)
         nearest = ".".join([*path[:-1], near]) if near else None
         return ConfigError(key=key, rule=f"unknown key; known here: {', '.join(known)}", nearest=nearest)
@@ -176,10 +197,12 @@ def _written_path(location: tuple[int | str, ...], plain: Any) -> list[str]:
     return path
 
 
-def _fields_at(path: list[str]) -> Iterator[str]:
+def _fields_at(path: list[str], plain: Mapping[str, Any]) -> Iterator[str]:
     """Names of the fields of the section at `path`."""
     section: Any = SweepFile
     for part in path:
-        annotation = GptModel if part == "model" else section.model_fields[part].annotation
-        section = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else section
+        annotation = section.model_fields[part].annotation
+        inner = MODEL_SECTIONS[plain["model"]["kind"]] if part == "model" else annotation
+        choices = (inner, *get_args(inner))
+        section = next((kind for kind in choices if isinstance(kind, type) and issubclass(kind, BaseModel)), section)
     yield from section.model_fields

@@ -4,54 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from raysweep.budget import MeasurementWindow, SearchBudget
 from raysweep.candidate import ZERO_STAGES
 from raysweep.ds_config import FILLED_KEYS
+from raysweep.model_schema import AnyModel, GptModel
+from raysweep.section import NotNegative, Positive, Section
 from raysweep.units import ByteSize, Count
-
-Positive = Annotated[Count, Field(ge=1)]
-NotNegative = Annotated[Count, Field(ge=0)]
-
-
-class Section(BaseModel):
-    """Base of all sections: unknown keys are refused, values do not change after reading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class GptModel(Section):
-    """The built-in decoder-only transformer."""
-
-    kind: Literal["gpt"]
-    blocks: Positive
-    hidden: Positive
-    heads: Positive
-    vocab_size: Positive = 256
-    positions: Positive | None = None
-    """Learned positions; the sequence length where not given."""
-    tied: bool = True
-    """Whether the head shares the token embedding."""
-
-    @model_validator(mode="after")
-    def _heads_divide_hidden(self) -> GptModel:
-        if self.hidden % self.heads:
-            raise ValueError(f"hidden {self.hidden} must be a multiple of heads {self.heads}")
-        return self
-
-
-class LaterModel(Section):
-    """Models that the file format has a place for, and this version does not run yet."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    kind: Literal["hf", "factory", "trainer", "loop"]
-
-    @field_validator("kind")
-    @classmethod
-    def _not_yet(cls, kind: str) -> str:
-        raise ValueError(f"model kind {kind} is not available in this version; use gpt")
 
 
 class DataSection(Section):
@@ -162,7 +122,7 @@ class SweepFile(Section):
     """A whole sweep file."""
 
     name: str = Field(min_length=1)
-    model: Annotated[GptModel | LaterModel, Field(discriminator="kind")]
+    model: AnyModel
     data: DataSection = DataSection()
     sequence_length: Positive
     precision: Literal["bf16", "fp16", "fp32"] = "bf16"

@@ -23,7 +23,17 @@ class ModelShape:
     """Elements of the largest single tensor."""
     blocks: int
     hidden: int
+    """0 where it is not known: activations are left out then."""
     vocab_size: int
+    trainable_parameters: int | None = None
+    """Those that have a gradient and optimizer states; None: all."""
+    tokens_per_sample: int | None = None
+    """Where the model decides it, as with images; None: the sequence length."""
+
+    @property
+    def trainable(self) -> int:
+        """Parameters that have a gradient and optimizer states."""
+        return self.parameters if self.trainable_parameters is None else self.trainable_parameters
 
 
 def gpt_shape(*, blocks: int, hidden: int, vocab_size: int, positions: int, tied: bool) -> ModelShape:
@@ -63,6 +73,12 @@ class Workload:
     seed: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables set before a worker starts; they change speed, so they belong to the workload."""
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """Tokens that the model works on for one sample."""
+        decided = None if self.shape is None else self.shape.tokens_per_sample
+        return self.sequence_length if decided is None else decided
 
     def global_batch_of(self, micro_batch_size_per_gpu: int, gradient_accumulation_steps: int) -> int:
         """Samples in one optimizer step: micro-batch x accumulation x world size."""

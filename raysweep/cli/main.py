@@ -9,7 +9,9 @@ import typer
 import typer.core
 
 from raysweep import __version__
+from raysweep.cli.terminal import tell_terminal
 from raysweep.errors import RaysweepError
+from raysweep.estimate.facts import with_facts
 from raysweep.sweep_file import load_sweep
 from raysweep.units import parse_bytes, whole_number
 
@@ -140,8 +142,8 @@ def run(
     Example:
         raysweep run search_spaces/quickstart.yaml
     """
-    # The file is read before Ray is loaded, so that a slip in it is told at once.
-    read = load_sweep(sweep)
+    # The file is read and its model counted before Ray is loaded, so that a slip in either is told at once.
+    read = with_facts(load_sweep(sweep), note=tell_terminal)
     from raysweep.cli import run as verb
 
     verb.run(read, address=address, resume=resume, overwrite=overwrite)

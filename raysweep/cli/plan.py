@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+from raysweep.cli.terminal import tell_terminal
+from raysweep.estimate.facts import with_facts
 from raysweep.plan import ASSUMED_FLOP_PER_S, SweepPlan, make_plan
 from raysweep.serde import to_dict
 from raysweep.sketch import SketchInput, render_sketch, sketch_plan
@@ -24,7 +26,7 @@ def plan_sketch(*, as_json: bool, device_memory_bytes: int | None, **shape: Any)
 
 def plan_file(path: str, *, device_memory_bytes: int | None, as_json: bool) -> None:
     """Print the plan of a sweep file."""
-    sweep = load_sweep(path)
+    sweep = with_facts(load_sweep(path), note=tell_terminal)
     plan = make_plan(sweep, device_memory_bytes=device_memory_bytes)
     typer.echo(json.dumps(plan_as_dict(sweep, plan), indent=2) if as_json else render_plan(sweep, plan))
 
@@ -34,6 +36,7 @@ def plan_as_dict(sweep: Sweep, plan: SweepPlan) -> dict[str, Any]:
     return {
         "name": sweep.file.name,
         "memory_budget_bytes": plan.memory_budget_bytes,
+        "model_shape": None if sweep.workload.shape is None else to_dict(sweep.workload.shape),
         "candidates": [
             {
                 "candidate_id": row.candidate.candidate_id,

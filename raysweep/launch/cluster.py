@@ -6,6 +6,8 @@ import logging
 import math
 import os
 import shlex
+import signal
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -36,16 +38,37 @@ def ray_session(*, address: str | None, environment: Mapping[str, str]) -> Itera
     }
     if address is None:
         options["include_dashboard"] = False
+    else:
+        _check_listening(address)
+    if shlex.quote(sys.executable) != sys.executable:
         # Ray puts the interpreter's path into a shell command without quotes; a space in it would end every worker.
         options["runtime_env"]["py_executable"] = shlex.quote(sys.executable)
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise PreflightError(message=f"cannot join Ray at {address or 'this machine'}: {error}") from None
+    # Ray puts a handler of its own over the caller's, which ends the process without a word.
+    signal.signal(signal.SIGTERM, on_sigterm)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_listening(address: str) -> None:
+    """Ray would try for minutes to reach an address where nobody listens.
+
+    Raises:
+        PreflightError: when no connection is made; nothing is checked for `auto`, which Ray itself resolves.
+    """
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not (host and port.isdigit()):
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=JOIN_TIMEOUT_S).close()
+    except OSError as error:
+        raise PreflightError(message=f"cannot join Ray at {address}: {error.strerror or error}") from None
 
 
 def check_capacity(*, world_size: int, resources_per_worker: Mapping[str, float]) -> None:

@@ -20,17 +20,19 @@ class Losses:
     first_loss: float
     """Before any update."""
     loss_at_step_5: float | None
+    split: int | None = None
+    """The micro-batch size where the loss depends on it: dropout draws other masks for other splits of a batch."""
 
 
 def loss_parity(losses: Iterable[Losses], *, tolerance: float) -> dict[str, bool | None]:
-    """Candidate id -> whether its losses agree with those of the others with the same global batch.
+    """Candidate id -> whether its losses agree with those of the others with the same global batch and split.
 
     None where there is no other. Where the others are even in number, to agree with either of their two middle values
     is enough: with three candidates of which one is wrong, the average of the middle values would accuse all.
     """
-    by_batch: dict[int, list[Losses]] = defaultdict(list)
+    by_batch: dict[tuple[int, int | None], list[Losses]] = defaultdict(list)
     for each in losses:
-        by_batch[each.global_batch_size].append(each)
+        by_batch[each.global_batch_size, each.split].append(each)
     return {
         each.candidate_id: _agrees(each, [other for other in group if other is not each], tolerance)
         for group in by_batch.values()

@@ -114,6 +114,7 @@ def _parity(sweep: SweepStart, launches: Mapping[str, Measurement]) -> dict[str,
             global_batch_size=row.global_batch_size,
             first_loss=launch.figures.first_loss,
             loss_at_step_5=launch.figures.loss_at_step_5,
+            split=row.candidate.micro_batch_size_per_gpu if launch.figures.random_forward else None,
         )
         for row in sweep.plan_rows
         if (launch := launches.get(row.candidate.candidate_id)) and launch.figures

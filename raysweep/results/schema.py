@@ -40,6 +40,7 @@ _FIGURE_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("device_used_bytes", pa.int64()),
     ("memory_pressure", pa.bool_()),
     ("cycled_data", pa.bool_()),
+    ("random_forward", pa.bool_()),
     ("device", pa.string()),
 )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -91,15 +90,13 @@ def run_sweep(
     # The file is judged before a cluster is asked for; only a budget of `auto` has to wait for its devices.
     make_plan(sweep)
     with ExitStack() as stack:
-        checks = stack.enter_context(ThreadPoolExecutor(max_workers=1))
-        ds_check = checks.submit(check_ds_configs, _distinct_configs(sweep))
         stack.enter_context(
             ray_session(address=address or sweep.file.cluster.address, environment=sweep.file.environment)
         )
         resources = sweep.file.workers.resources_per_worker
         check_capacity(world_size=sweep.workload.world_size, resources_per_worker=resources)
         plan = make_plan(sweep, device_memory_bytes=_device_memory(sweep))
-        ds_check.result()
+        check_ds_configs(_distinct_configs(sweep))
         if resume:
             check_same_sweep(sweep, plan)
         recorder = Recorder(sweep, plan, resume=resume)

@@ -3,37 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 
 from raysweep.candidate import Candidate
-from raysweep.errors import CheckpointMismatch
+from raysweep.errors import CheckpointMismatch, ConfigError, nearest_name
+
+BlockList = nn.ModuleList | nn.Sequential
 
 
-def find_block_lists(model: nn.Module) -> list[nn.ModuleList]:
-    """The lists of transformer blocks: outermost `ModuleList`s whose items share one class and have parameters.
+def find_block_lists(model: nn.Module, *, names: Sequence[str] = ()) -> list[BlockList]:
+    """The lists of blocks: those that the user names, else the large ones whose items share one class.
 
-    A list counts as blocks where it holds at least half as many parameters as the largest such list, so that an
-    encoder and its decoder are both found, and a short list of adapters is not.
+    Without names, the outermost lists count that hold at least half as many parameters as the largest, so that an
+    encoder and its decoder are both found, and a short list of adapters is not; and those whose items are of a class
+    that transformers says not to split (`_no_split_modules`), however short.
+
+    Raises:
+        ConfigError: when a name leads to no list.
     """
-    found: list[tuple[str, nn.ModuleList]] = []
+    if names:
+        return [_named_list(model, name) for name in names]
+    found: list[tuple[str, BlockList]] = []
     for name, module in model.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer, _ in found)
         if not inside and _is_block_list(module):
             found.append((name, module))
-    sizes = [_parameters_in(module) for _, module in found]
-    return [module for (_, module), size in zip(found, sizes, strict=True) if 2 * size >= max(sizes)]
+    largest = max((_parameters_in(module) for _, module in found), default=0)
+    whole = {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+    return [module for _, module in found if 2 * _parameters_in(module) >= largest or type(module[0]).__name__ in whole]
 
 
-def _is_block_list(module: nn.Module) -> bool:
-    return (
-        isinstance(module, nn.ModuleList)
-        and len(module) > 0
-        and len({type(item) for item in module}) == 1
-        and any(True for _ in module[0].parameters())
-    )
+def _named_list(model: nn.Module, name: str) -> BlockList:
+    # Adapters put the user's model inside one of their own, under a longer name.
+    lists = {
+        known: module for known, module in model.named_modules() if isinstance(module, nn.ModuleList | nn.Sequential)
+    }
+    found = [module for known, module in lists.items() if known == name or known.endswith(f".{name}")]
+    if len(found) != 1 or len(found[0]) == 0:
+        rule = f"must name one list of modules; known: {', '.join(lists) or 'none'}"
+        raise ConfigError(key="model.block_lists", value=name, rule=rule, nearest=nearest_name(name, lists))
+    return found[0]
+
+
+def _is_block_list(module: nn.Module) -> TypeGuard[BlockList]:
+    if not isinstance(module, nn.ModuleList | nn.Sequential) or len(module) == 0:
+        return False
+    # A chain of blocks is a list; a chain of plain layers, or around one module, is not.
+    if isinstance(module, nn.Sequential) and (len(module) == 1 or not any(True for _ in module[0].children())):
+        return False
+    return len({type(item) for item in module}) == 1 and any(True for _ in module[0].parameters())
 
 
 def _parameters_in(module: nn.Module) -> int:
@@ -41,10 +62,17 @@ def _parameters_in(module: nn.Module) -> int:
     return sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in module.parameters())
 
 
-def checkpoint_blocks(block_lists: Sequence[nn.ModuleList], interval: int) -> None:
-    """Recompute block i of each list in backward where `interval` > 0 and i % `interval` == 0; in place."""
+def checkpoint_blocks(block_lists: Sequence[BlockList], interval: int) -> None:
+    """Recompute block i of each list in backward where `interval` > 0 and i % `interval` == 0; in place.
+
+    Raises:
+        ConfigError: when `interval` > 0 and there is no list.
+    """
     if interval == 0:
         return
+    if not block_lists:
+        rule = "no list of blocks was found in the model, so only 0 is possible; name the lists in model.block_lists"
+        raise ConfigError(key="space.activation_checkpoint_interval", value=interval, rule=rule)
     for blocks in block_lists:
         for index in range(0, len(blocks), interval):
             blocks[index] = checkpoint_wrapper(blocks[index], checkpoint_impl=CheckpointImpl.NO_REENTRANT)
@@ -56,7 +84,7 @@ class BlockCounter:
     Attach it before the blocks are wrapped: it then counts forward passes and recomputations alike.
     """
 
-    def __init__(self, block_lists: Sequence[nn.ModuleList]) -> None:
+    def __init__(self, block_lists: Sequence[BlockList]) -> None:
         self.block_counts = [len(blocks) for blocks in block_lists]
         self.calls = 0
         for blocks in block_lists:

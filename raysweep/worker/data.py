@@ -2,46 +2,101 @@
 
 from __future__ import annotations
 
-import glob
-import itertools
-import random
-import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from raysweep.text_files import TEXT_LIMIT_BYTES, samples_in, text_files
 from raysweep.trial import LaunchRequest
+from raysweep.worker.birth import DTYPES
+from raysweep.worker.heads import Head, next_tokens
+from raysweep.worker.seeds import mix
 
 BYTE_VALUES = 256
-TEXT_LIMIT_BYTES = 8 * 1024**2
-"""Most text that is read: enough for any measured window, and small beside a model."""
-STANDARD_LIBRARY = "stdlib"
 
 
-def micro_batches(corpus: Corpus, request: LaunchRequest, rank: int) -> Iterator[dict[str, Tensor]]:
-    """A rank's micro-batches without end: `input_ids` and `labels`, [micro-batch, sequence], int64, on the CPU.
+class Batches(Protocol):
+    """A rank's micro-batches without end, on the CPU, floats in the training dtype."""
 
-    Step s holds the samples s * G ... s * G + G - 1 of a global batch of G. Micro-step m on rank r takes from them
-    (m * world_size + r) * micro_batch onward, so a split moves samples between ranks and never changes the step.
+    in_memory_pass: bool
+    """Set while memory is weighed: a source may then give its largest batches."""
+
+    @property
+    def has_worst_case(self) -> bool:
+        """Whether it does; later losses then say nothing about training."""
+        ...
+
+    @property
+    def has_cycled(self) -> bool:
+        """Whether samples have come a second time."""
+        ...
+
+    def __next__(self) -> dict[str, Tensor]:
+        """The next micro-batch."""
+        ...
+
+
+class MicroBatches:
+    """Micro-batches made of samples by index, shaped by a head.
+
+    Step s holds the samples s * G ... s * G + G - 1 of a global batch of G; see `sample_indices`.
     """
-    candidate, world_size = request.candidate, request.workload.world_size
-    per_rank = candidate.micro_batch_size_per_gpu
-    for micro_step in itertools.count():
-        # Steps follow each other without a gap, so the micro-step counted from the start says it all.
-        first = (micro_step * world_size + rank) * per_rank
-        tokens = torch.stack([corpus.sample(first + position) for position in range(per_rank)])
-        yield {"input_ids": tokens[:, :-1], "labels": tokens[:, 1:]}
+
+    has_worst_case = False
+
+    def __init__(self, corpus: Corpus, request: LaunchRequest, rank: int, *, head: Head = next_tokens) -> None:
+        self.in_memory_pass = False
+        self._corpus = corpus
+        self._request = request
+        self._rank = rank
+        self._head = head
+        self._micro_step = 0
+
+    @property
+    def has_cycled(self) -> bool:
+        """Whether all ranks together have taken more samples than there are."""
+        samples = self._corpus.sample_count()
+        taken = self._micro_step * self._request.workload.world_size * self._request.candidate.micro_batch_size_per_gpu
+        return samples is not None and taken > samples
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        return self
+
+    def __next__(self) -> dict[str, Tensor]:
+        indices = sample_indices(
+            self._micro_step,
+            micro_batch_size=self._request.candidate.micro_batch_size_per_gpu,
+            rank=self._rank,
+            world_size=self._request.workload.world_size,
+        )
+        self._micro_step += 1
+        samples = torch.stack([self._corpus.sample(index) for index in indices])
+        return cast_floats(self._head(samples, indices), DTYPES[self._request.workload.precision])
+
+
+def sample_indices(micro_step: int, *, micro_batch_size: int, rank: int, world_size: int) -> range:
+    """Indices of the samples that a rank takes in a micro-step, counted from the start of training.
+
+    Micro-step m on rank r takes (m * world_size + r) * micro_batch_size onward. A step of the same global batch then
+    holds the same samples however it is split: steps follow each other without a gap.
+    """
+    first = (micro_step * world_size + rank) * micro_batch_size
+    return range(first, first + micro_batch_size)
+
+
+def cast_floats(batch: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """The batch with floating tensors in `dtype`, which the weights have."""
+    return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in batch.items()}
 
 
 class Corpus(Protocol):
     """Samples by index, without end."""
 
     def sample(self, index: int) -> Tensor:
-        """Sample `index` as [sequence_length + 1] tokens, int64."""
+        """Sample `index`: [sequence_length + 1] tokens of int64, or an image as [channels, height, width]."""
         ...
 
     def sample_count(self) -> int | None:
@@ -71,7 +126,7 @@ class SyntheticCorpus:
 
     def sample(self, index: int) -> Tensor:
         """Sample `index` as [sequence_length + 1] tokens, int64."""
-        generator = torch.Generator().manual_seed(_mix(self.seed, index))
+        generator = torch.Generator().manual_seed(mix(self.seed, index))
         return torch.randint(0, self.vocab_size, (self.sequence_length + 1,), generator=generator)
 
     def sample_count(self) -> int | None:
@@ -94,13 +149,13 @@ class TextCorpus:
     def sample(self, index: int) -> Tensor:
         """Sample `index` as [sequence_length + 1] tokens, int64."""
         epoch, position = divmod(index, self.sample_count())
-        offset = _shuffled(position, self.sample_count(), _mix(self.seed, epoch)) * self.sequence_length
+        offset = _shuffled(position, self.sample_count(), mix(self.seed, epoch)) * self.sequence_length
         window = self.tokens[offset : offset + self.sequence_length + 1]
         return torch.frombuffer(bytearray(window), dtype=torch.uint8).long()
 
     def sample_count(self) -> int:
-        """Windows that do not overlap, each with the token after it: (bytes - 1) // sequence_length."""
-        return (len(self.tokens) - 1) // self.sequence_length
+        """Windows that do not overlap, each with the token after it."""
+        return samples_in(len(self.tokens), sequence_length=self.sequence_length)
 
 
 def read_text(path: str) -> bytes:
@@ -110,7 +165,7 @@ def read_text(path: str) -> bytes:
         FileNotFoundError: when nothing matches.
     """
     content = bytearray()
-    for file in _files(path):
+    for file in text_files(path):
         with file.open("rb") as stream:
             content += stream.read(TEXT_LIMIT_BYTES - len(content))
         if len(content) >= TEXT_LIMIT_BYTES:
@@ -118,19 +173,6 @@ def read_text(path: str) -> bytes:
     if not content:
         raise FileNotFoundError(f"data.path {path!r} matches no file with content")
     return bytes(content)
-
-
-def _files(path: str) -> list[Path]:
-    if path == STANDARD_LIBRARY:
-        return sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    if Path(path).is_dir():
-        return sorted(file for file in Path(path).rglob("*") if file.is_file())
-    return sorted(Path(found) for found in glob.glob(path, recursive=True) if Path(found).is_file())
-
-
-def _mix(seed: int, number: int) -> int:
-    """A seed of its own for each pair, so that neighbours do not share a stream."""
-    return random.Random(f"{seed}/{number}").getrandbits(63)
 
 
 def _shuffled(position: int, count: int, seed: int) -> int:
@@ -143,7 +185,7 @@ def _shuffled(position: int, count: int, seed: int) -> int:
     while True:
         left, right = position >> half_bits, position & mask
         for turn in range(4):
-            left, right = right, left ^ (_mix(seed + turn, right) & mask)
+            left, right = right, left ^ (mix(seed + turn, right) & mask)
         position = left << half_bits | right
         if position < count:
             return position

@@ -4,59 +4,41 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import deepspeed
 import torch
-
-# Activation checkpointing imports it on first use. Inside `zero.Init`, which replaces torch.Tensor.__new__, that fails.
-import torch._dynamo
 from deepspeed.runtime.zero import parameter_offload, partition_parameters, partitioned_param_coordinator
 
 from raysweep.trial import LaunchRequest
+from raysweep.worker.birth import DTYPES, birthplace
 from raysweep.worker.blocks import BlockCounter, checkpoint_blocks, find_block_lists
-from raysweep.worker.model import build_model
+from raysweep.worker.model import Blueprint
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 STEPPING_CONSTRUCTORS = ("FP16_UnfusedOptimizer", "FP16_Optimizer")
 """Optimizer wrappers of DeepSpeed that take a step on zero gradients when they are made (stage 0, bf16 and fp16)."""
 
 
-def build_engine(request: LaunchRequest, place: torch.device) -> tuple[Any, BlockCounter]:
+def build_engine(request: LaunchRequest, blueprint: Blueprint, place: torch.device) -> tuple[Any, BlockCounter]:
     """The engine of a candidate, ready for its first step, and the counter on its blocks.
 
     The weights are born in their final dtype on the training device, at stage 3 sharded as they are made, from the
-    same seed at every stage and rank.
+    same seed at every stage and rank. Frozen weights stay out of the optimizer.
+
+    Raises:
+        ConfigError: when blocks are to be recomputed and none are found, or the user's names lead to none.
     """
     config = copy.deepcopy(dict(request.ds_config))
     torch.manual_seed(request.workload.seed)
-    with _born_as(DTYPES[request.workload.precision], place), _sharded_at_birth(config):
-        model = build_model(request.workload.model)
-    block_lists = find_block_lists(model)
+    with birthplace(config, dtype=DTYPES[request.workload.precision], place=place):
+        model = blueprint.build()
+    block_lists = find_block_lists(model, names=blueprint.block_lists)
     counter = BlockCounter(block_lists)
     checkpoint_blocks(block_lists, request.candidate.activation_checkpoint_interval)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     engine, *_ = deepspeed.initialize(model=model, model_parameters=trainable, config=config)
     undo_constructor_step(engine)
     return engine, counter
-
-
-@contextmanager
-def _born_as(dtype: torch.dtype, place: torch.device) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(place):
-            yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-def _sharded_at_birth(config: dict[str, Any]) -> AbstractContextManager[Any]:
-    if config.get("zero_optimization", {}).get("stage", 0) != 3:
-        return nullcontext()
-    return deepspeed.zero.Init(config_dict_or_path=config)
 
 
 def undo_constructor_step(engine: Any) -> bool:

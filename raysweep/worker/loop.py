@@ -11,10 +11,11 @@ from typing import Any
 from raysweep.errors import OutOfMemory
 from raysweep.measurement import RankReport
 from raysweep.trial import LaunchRequest
-from raysweep.worker.data import micro_batches, open_corpus
+from raysweep.worker.data import Batches
 from raysweep.worker.device import Device, open_device
 from raysweep.worker.engine import build_engine, clear_stage3_globals
 from raysweep.worker.meter import MemoryFigures, Stepper, TimeFigures, clock, weigh
+from raysweep.worker.model import open_model
 from raysweep.worker.process import RankContext
 from raysweep.worker.tracker import held_bytes
 
@@ -30,6 +31,7 @@ def measure_candidate(request: LaunchRequest, rank: RankContext) -> RankReport:
             the group can go on; without it on this rank alone (`on_budget: raise`).
         torch.OutOfMemoryError: past the budget on CUDA, on this rank alone.
         NumericsError: a loss that is not finite, or nothing but skipped steps; on every rank.
+        ConfigError: what the user wrote about the model cannot be right; on every rank.
         CheckpointMismatch: when other blocks were recomputed than the candidate asks for; on every rank.
     """
     device = open_device(request.workload.device)
@@ -52,36 +54,35 @@ class _Training:
     """The engine of one candidate and what belongs to it, from the first weight to none left."""
 
     stepper: Stepper
+    _batches: Batches
 
     def __init__(self, request: LaunchRequest, rank: RankContext, device: Device) -> None:
-        workload = request.workload
         self._request = request
         self._rank = rank
         self._device = device
         self._engine: Any = None
         self._build_s = 0.0
-        self._corpus = open_corpus(
-            workload.data,
-            sequence_length=workload.sequence_length,
-            vocab_size=workload.model["vocab_size"],
-            seed=workload.seed,
-        )
+        self._blueprint = open_model(request.workload.model)
 
     def build_and_weigh(self) -> MemoryFigures:
         request = self._request
         limit_bytes = request.memory_budget_bytes if request.on_budget == "raise" else None
         with self._device.gauge(limit_bytes=limit_bytes, rank=self._rank.rank) as gauge:
             began_s = time.perf_counter()
-            self._engine, self._counter = build_engine(request, self._device.place)
+            self._engine, self._counter = build_engine(request, self._blueprint, self._device.place)
             self._build_s = time.perf_counter() - began_s
+            self._batches = self._blueprint.batches(request, self._rank.rank)
+            self._batches.in_memory_pass = True
             self.stepper = Stepper(
                 engine=self._engine,
-                batches=micro_batches(self._corpus, request, self._rank.rank),
+                batches=self._batches,
                 gradient_accumulation_steps=request.candidate.gradient_accumulation_steps,
                 device=self._device,
                 rank=self._rank,
             )
-            return weigh(self.stepper, gauge, steps=request.window.memory_pass_steps)
+            memory = weigh(self.stepper, gauge, steps=request.window.memory_pass_steps)
+            self._batches.in_memory_pass = False
+            return memory
 
     def check_budget(self, memory: MemoryFigures) -> None:
         """Compare the fullest rank with the budget; all ranks see the same figures, so all agree."""
@@ -115,7 +116,7 @@ class _Training:
             "skipped_steps": self.stepper.skipped_steps,
             "cpu_time_s": timing.cpu_time_s,
             "first_loss": losses[0],
-            "loss_at_step_5": losses[LATE_LOSS_STEP - 1] if len(losses) >= LATE_LOSS_STEP else None,
+            "loss_at_step_5": self._late_loss(),
             "peak_memory_bytes": max(memory.peak_bytes, usage.peak_bytes or 0),
             "build_peak_bytes": memory.build_peak_bytes,
             "resting_bytes": memory.resting_bytes,
@@ -126,21 +127,20 @@ class _Training:
             "device_used_bytes": usage.device_used_bytes,
             "allocation_retries": usage.allocation_retries,
             "foreign_bytes": usage.foreign_bytes,
-            "cycled_data": self._has_cycled(),
+            "cycled_data": self._batches.has_cycled,
+            "random_forward": self.stepper.random_forward,
         }
 
-    def _has_cycled(self) -> bool:
-        candidate, samples = self._request.candidate, self._corpus.sample_count()
-        step_samples = self._request.workload.global_batch_of(
-            candidate.micro_batch_size_per_gpu, candidate.gradient_accumulation_steps
-        )
-        return samples is not None and len(self.stepper.losses) * step_samples > samples
+    def _late_loss(self) -> float | None:
+        losses = self.stepper.losses
+        is_comparable = len(losses) >= LATE_LOSS_STEP and not self._batches.has_worst_case
+        return losses[LATE_LOSS_STEP - 1] if is_comparable else None
 
     def tear_down(self) -> None:
         """Free the engine and what DeepSpeed keeps of it; after a failed build there may be none."""
         if self._engine is not None:
             self._engine.destroy()
-        for name in ("stepper", "_engine", "_counter", "_corpus"):
+        for name in ("stepper", "_engine", "_counter", "_batches", "_blueprint"):
             self.__dict__.pop(name, None)
         if not clear_stage3_globals():
             logging.getLogger(__name__).warning(

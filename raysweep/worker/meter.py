@@ -5,15 +5,17 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from raysweep.budget import MeasurementWindow
-from raysweep.errors import NoSteps, NumericsError
+from raysweep.errors import ConfigError, NoSteps, NumericsError
 from raysweep.measurement import has_settled
+from raysweep.worker.data import Batches
 from raysweep.worker.device import Device, MemoryGauge
 from raysweep.worker.process import RankContext
 
@@ -43,7 +45,7 @@ class Stepper:
         self,
         *,
         engine: Any,
-        batches: Iterator[dict[str, Tensor]],
+        batches: Batches,
         gradient_accumulation_steps: int,
         device: Device,
         rank: RankContext,
@@ -57,6 +59,8 @@ class Stepper:
         self.losses: list[float] = []
         """Mean loss of this rank's micro-batches, for each step from the engine's first."""
         self.skipped_steps = 0
+        self.random_forward = False
+        """Whether the first step's forward passes drew random numbers."""
 
     @property
     def micro_steps(self) -> int:
@@ -86,12 +90,20 @@ class Stepper:
     def _micro_step(self, mark: Mark) -> Tensor:
         mark("forward")
         batch = {name: tensor.to(self._device.place, non_blocking=True) for name, tensor in next(self._batches).items()}
-        loss = self._engine(**batch)
+        loss = self._forward(batch)
         mark("backward")
         self._engine.backward(loss)
         loss = loss.detach()
         mark("step")
         self._engine.step()
+        return loss
+
+    def _forward(self, batch: dict[str, Tensor]) -> Tensor:
+        if self.losses or self.random_forward:
+            return _loss_of(self._engine(**batch))
+        before = _random_state(self._device.place)
+        loss = _loss_of(self._engine(**batch))
+        self.random_forward = _random_state(self._device.place) != before
         return loss
 
     def _note(self, loss: float, *, skipped: bool, broken: bool) -> None:
@@ -102,6 +114,24 @@ class Stepper:
             raise NumericsError(message=f"the loss is not finite in step {len(self.losses)} (this rank's: {loss})")
         if self._skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW:
             raise NumericsError(message=f"{self._skipped_in_a_row} steps in a row were skipped for overflow")
+
+
+def _random_state(place: torch.device) -> bytes:
+    """The state of the generators that a forward pass may draw from."""
+    states = [torch.get_rng_state()]
+    if place.type == "cuda":
+        states.append(torch.cuda.get_rng_state(place))
+    return b"".join(bytes(state.tolist()) for state in states)
+
+
+def _loss_of(output: Any) -> Tensor:
+    """The loss of what a model returned; the rest is dropped here, so that logits do not live through the backward."""
+    loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        found = f"a tensor of {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(output).__name__}"
+        rule = f"model(**batch) must return the loss, or an object that has it as .loss; it returned {found}"
+        raise ConfigError(key="model", rule=rule)
+    return loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

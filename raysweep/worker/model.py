@@ -1,98 +1,81 @@
-"""The built-in decoder-only GPT, and the choice of model by its kind."""
+"""The choice of model by its kind: what is to be built, and what it trains on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
-INITIAL_STD = 0.02
-"""Standard deviation of the first weights, as in GPT-2."""
+from raysweep.trial import LaunchRequest
+from raysweep.worker.data import Batches, MicroBatches, open_corpus
+from raysweep.worker.factory_model import FactoryBlueprint
+from raysweep.worker.gpt import GPT
+
+
+class Blueprint(Protocol):
+    """A model that is checked and imported, but not yet built."""
+
+    block_lists: Sequence[str]
+    """Dotted names of its block lists, where the user gives them."""
+
+    def build(self) -> nn.Module:
+        """The model, on the default device and in the default dtype; `model(**batch)` gives a loss, or has `.loss`."""
+        ...
+
+    def batches(self, request: LaunchRequest, rank: int) -> Batches:
+        """What the built model trains on."""
+        ...
+
+
+def open_model(model: Mapping[str, Any]) -> Blueprint:
+    """The blueprint of a workload's model section (`kind` and its fields), with all imports done that it needs.
+
+    Raises:
+        ConfigError: when the section cannot be right.
+        Exception: whatever a user's factory raises on import.
+    """
+    if model["kind"] == "gpt":
+        return GptBlueprint(model)
+    if model["kind"] == "factory":
+        return FactoryBlueprint(model)
+    assert model["kind"] == "hf", model["kind"]
+    # Read by huggingface_hub when it is imported: nothing is ever downloaded.
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from raysweep.worker.hf_model import HfBlueprint
+
+    return HfBlueprint(model)
 
 
 def build_model(model: Mapping[str, Any]) -> nn.Module:
-    """Build the model of a workload, on the default device and in the default dtype.
-
-    Args:
-        model: the workload's model section, `kind` and its fields.
+    """The module of a model section, on the default device (`meta` will do) and in the default dtype.
 
     Raises:
-        ValueError: for a kind that is not built here.
+        ConfigError: when the section cannot be right.
     """
-    fields = {key: value for key, value in model.items() if key != "kind"}
-    if model["kind"] != "gpt":
-        raise ValueError(f"model kind {model['kind']!r} cannot be built; known: gpt")
-    return GPT(**fields)
+    return open_model(model).build()
 
 
-class GPT(nn.Module):
-    """Decoder-only transformer with learned positions; its forward pass returns the mean loss a token."""
+class GptBlueprint:
+    """The built-in GPT and its batches."""
 
-    def __init__(
-        self, *, blocks: int, hidden: int, heads: int, vocab_size: int, positions: int, tied: bool = True
-    ) -> None:
-        super().__init__()
-        self.tok = _Embedding(vocab_size, hidden)
-        self.pos = _Embedding(positions, hidden)
-        self.blocks = nn.ModuleList(_Block(hidden, heads) for _ in range(blocks))
-        self.norm = nn.LayerNorm(hidden)
-        self.head = _TiedHead(self.tok) if tied else _Linear(hidden, vocab_size, bias=False)
+    block_lists: Sequence[str] = ()
 
-    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
-        """Cross entropy of the next token; `input_ids` and `labels` are [batch, sequence] of int64."""
-        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
-        x = self.tok(input_ids) + self.pos(positions)
-        for block in self.blocks:
-            x = block(x)
-        logits = self.head(self.norm(x)).float()
-        return functional.cross_entropy(logits.view(-1, logits.shape[-1]), labels.reshape(-1))
+    def __init__(self, model: Mapping[str, Any]) -> None:
+        self._fields = {key: value for key, value in model.items() if key != "kind"}
 
+    def build(self) -> nn.Module:
+        """See `Blueprint.build`."""
+        return GPT(**self._fields)
 
-class _Block(nn.Module):
-    def __init__(self, hidden: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.attention_norm = nn.LayerNorm(hidden)
-        self.qkv = _Linear(hidden, 3 * hidden)
-        self.out = _Linear(hidden, hidden)
-        self.mlp_norm = nn.LayerNorm(hidden)
-        self.up = _Linear(hidden, 4 * hidden)
-        self.down = _Linear(4 * hidden, hidden)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.out(self._attend(self.attention_norm(x)))
-        return x + self.down(functional.gelu(self.up(self.mlp_norm(x))))
-
-    def _attend(self, x: Tensor) -> Tensor:
-        batch, sequence, hidden = x.shape
-        qkv = self.qkv(x).view(batch, sequence, 3, self.heads, hidden // self.heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)
-        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return attended.transpose(1, 2).reshape(batch, sequence, hidden)
-
-
-# Weights are set inside the constructors: ZeRO stage 3 shards a module as soon as its constructor ends.
-class _Linear(nn.Linear):
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=INITIAL_STD)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
-
-
-class _Embedding(nn.Embedding):
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=INITIAL_STD)
-
-
-class _TiedHead(nn.Module):
-    """A head over the token embedding; a plain linear layer would allocate weights only to drop them."""
-
-    def __init__(self, embedding: nn.Embedding) -> None:
-        super().__init__()
-        self.weight = embedding.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight)
+    def batches(self, request: LaunchRequest, rank: int) -> MicroBatches:
+        """See `Blueprint.batches`."""
+        workload = request.workload
+        corpus = open_corpus(
+            workload.data,
+            sequence_length=workload.sequence_length,
+            vocab_size=self._fields["vocab_size"],
+            seed=workload.seed,
+        )
+        return MicroBatches(corpus, request, rank)

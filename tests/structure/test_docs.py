@@ -20,8 +20,10 @@ from typer.testing import CliRunner
 from raysweep import errors
 from raysweep.cli.main import INTERRUPTED, app
 from raysweep.cli.run import UNCONFIRMED
+from raysweep.model_schema import FactoryModel, GptModel, HfModel
 from raysweep.results.schema import measurements_schema, trials_schema
-from raysweep.sweep_schema import GptModel, Section, SweepFile
+from raysweep.section import Section
+from raysweep.sweep_schema import SweepFile
 from raysweep.trial import FailureKind, MemoryKind, Phase, SkipRule, TrialStatus
 from raysweep.yaml_numbers import load_yaml
 
@@ -79,6 +81,12 @@ def _fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, F
 def _inner_section(annotation: Any) -> type[BaseModel] | None:
     kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
     return next((kind for kind in kinds if issubclass(kind, Section)), None)
+
+
+def test_every_key_of_the_other_models_is_documented_with_its_default() -> None:
+    documented = {row[0].strip("`"): row[1] for row in _rows(_text("docs/models.md"))}
+    fields = [*_fields(HfModel, "model."), *_fields(FactoryModel, "model.")]
+    assert documented == {name: _default(field) for name, field in fields if name != "model.kind"}
 
 
 def _default(field: FieldInfo) -> str:

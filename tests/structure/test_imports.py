@@ -11,8 +11,8 @@ from source_tree import PACKAGE, folder_of, imports, module_paths
 
 OUTSIDE = {
     "": {"pydantic", "yaml"},
-    "estimate": {"pydantic", "deepspeed"},
-    "worker": {"torch", "deepspeed"},
+    "estimate": {"pydantic", "deepspeed", "torch"},
+    "worker": {"torch", "deepspeed", "transformers", "peft"},
     "launch": {"ray", "psutil"},
     "search": {"ray"},
     "results": {"pyarrow", "yaml"},
@@ -22,12 +22,12 @@ OUTSIDE = {
 
 INSIDE = {
     "": set(),
-    "estimate": {""},
+    "estimate": {"", "worker"},
     "worker": {""},
     "launch": {""},
     "search": {"", "estimate", "launch", "results"},
     "results": {""},
-    "cli": {"", "search", "results"},
+    "cli": {"", "estimate", "search", "results"},
 }
 """Folder of the package -> the other folders that it may import; empty is the top level."""
 
@@ -38,6 +38,8 @@ DOORS = {
     "raysweep.launch.devices": {"torch"},
     "raysweep.estimate.ds_schema": {"deepspeed", "deepspeed.runtime.config"},
     "raysweep.worker.process": {"deepspeed", "raysweep.worker.operators"},
+    "raysweep.worker.model": {"raysweep.worker.hf_model"},
+    "raysweep.worker.hf_model": {"raysweep.worker.lora"},
 }
 """Module -> what it imports inside a function, because it must not be loaded before; nobody else may do so."""
 
@@ -49,6 +51,10 @@ def _outside(imported: str) -> str:
     """The package that an import names; empty for the standard library and for our own."""
     top = imported.partition(".")[0]
     return "" if top in sys.stdlib_module_names or top in (PACKAGE, "__future__") else top
+
+
+IN_A_SUBPROCESS = {"raysweep.estimate.model_facts"}
+"""Modules of `estimate` that load torch and the worker's modules; they are started and never imported."""
 
 
 @pytest.mark.parametrize("folder", OUTSIDE)
@@ -88,6 +94,17 @@ def test_late_imports_are_the_named_doors() -> None:
 def test_deepspeed_is_asked_at_module_level_by_the_worker_only() -> None:
     early = {each.importer for each in imports() if _outside(each.imported) == "deepspeed" and not each.is_late}
     assert {folder_of(module) for module in early} == {"worker"}
+
+
+def test_modules_of_a_subprocess_are_imported_by_nobody() -> None:
+    heavy = {
+        each.importer
+        for each in imports()
+        if folder_of(each.importer) == "estimate" and not each.is_late
+        if _outside(each.imported) == "torch" or each.imported.startswith("raysweep.worker.")
+    }
+    assert heavy == IN_A_SUBPROCESS
+    assert [each for each in imports() if each.imported in heavy] == []
 
 
 def test_no_two_modules_import_each_other() -> None:

@@ -12,7 +12,7 @@ from results_builders import failed
 from raysweep.errors import ConfigError
 from raysweep.plan import make_plan
 from raysweep.search import recorder
-from raysweep.search.recorder import Recorder, check_folder, installed_versions, local_folder
+from raysweep.search.recorder import Recorder, check_folder, check_same_sweep, installed_versions, local_folder
 from raysweep.sweep_file import load_sweep
 from raysweep.trial import FailureKind, GroupEnd, Phase, TrialStatus
 
@@ -26,6 +26,11 @@ def _recorded_once(folder: Path) -> None:
     first = _recorder(folder)
     first.measured([make_measurement("s0-k0-b1-g4")])
     first.close()
+
+
+def _check(folder: Path, **changes: Any) -> None:
+    sweep = load_sweep(write_sweep(folder, **changes))
+    check_same_sweep(sweep, make_plan(sweep))
 
 
 def _end(group_id: str) -> GroupEnd:
@@ -111,7 +116,7 @@ def test_resume_is_refused_where_measurements_would_not_compare(
     _recorded_once(tmp_path)
     journal = (tmp_path / "results" / "journal.jsonl").read_bytes()
     with pytest.raises(ConfigError, match=f"cannot be resumed, these changed: {named}"):
-        _recorder(tmp_path, resume=True, **changes)
+        _check(tmp_path, **changes)
     assert (tmp_path / "results" / "journal.jsonl").read_bytes() == journal
 
 
@@ -120,7 +125,7 @@ def test_resume_is_refused_after_a_change_of_versions(tmp_path: Path, monkeypatc
     now = installed_versions() | {"torch": "9.9"}
     monkeypatch.setattr(recorder, "installed_versions", lambda: now)
     with pytest.raises(ConfigError, match=r"these changed: torch [0-9.+a-z]+ -> 9\.9; use --overwrite"):
-        _recorder(tmp_path, resume=True)
+        _check(tmp_path)
 
 
 def test_versions_are_those_that_decide_a_measurement() -> None:

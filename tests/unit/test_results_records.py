@@ -119,3 +119,11 @@ def test_parity_compares_equal_global_batches_only() -> None:
     assert loss_parity([*losses(5.5, 5.5), *losses(7.0, batch=32)][2:], tolerance=0.01) == {"0": None}
     other = Losses(candidate_id="x", global_batch_size=32, first_loss=7.0, loss_at_step_5=None)
     assert loss_parity([*losses(5.5, 5.5), other], tolerance=0.01) == {"0": True, "1": True, "x": None}
+
+
+def test_parity_compares_equal_splits_only_where_the_forward_pass_is_random() -> None:
+    mine, other = (
+        Losses(candidate_id=str(split), global_batch_size=16, first_loss=loss, loss_at_step_5=None, split=split)
+        for split, loss in ((1, 5.5), (2, 5.7))
+    )
+    assert loss_parity([mine, other], tolerance=0.01) == {"1": None, "2": None}

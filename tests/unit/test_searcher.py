@@ -19,7 +19,7 @@ def test_it_proposes_in_the_order_given_and_then_says_why_it_ended() -> None:
     searcher = OrderedSearcher(["b", "c", "a"])
     assert searcher.stopped == ""
     assert _all_of(searcher) == ["b", "c", "a"]
-    assert searcher.stopped == "every candidate of the order was launched"
+    assert searcher.stopped == "every admitted candidate was launched"
 
 
 def test_the_time_budget_ends_it_between_candidates() -> None:

@@ -42,6 +42,20 @@ def test_a_free_global_batch_and_gpus(tmp_path: Path) -> None:
     assert sweep.space.gradient_accumulation_steps == (1, 4)
 
 
+def test_a_config_is_read_once_and_travels_with_the_workload(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2", "n_layer": 2}')
+    for config in (".", "config.json"):
+        sweep = load_sweep(write_sweep(tmp_path, model={"kind": "hf", "config": config, "head": "causal"}))
+        assert sweep.workload.model["config"] == {"model_type": "gpt2", "n_layer": 2}
+        assert sweep.workload.shape is None
+
+
+def test_a_factory_is_found_beside_the_sweep_file(tmp_path: Path) -> None:
+    model = {"kind": "factory", "factory": "mine:make", "python_path": "."}
+    sweep = load_sweep(write_sweep(tmp_path, model=model))
+    assert sweep.workload.model["python_path"] == str(tmp_path.resolve())
+
+
 def test_a_choice_that_was_written_twice_is_one_choice(tmp_path: Path) -> None:
     assert load_sweep(write_sweep(tmp_path, **{"space.zero_stage": [2, 1, 2]})).space.zero_stage == (2, 1)
 
@@ -67,7 +81,17 @@ def test_an_unknown_key_is_named_with_its_path(tmp_path: Path, key: str, message
         ("model.heads", 3, "model: hidden 32 must be a multiple of heads 3"),
         ("model.kind", "gtp", "model.kind: 'gtp': must be one of 'gpt', 'hf'"),
         ("model.kind", None, "model.kind: is required"),
-        ("model", {"kind": "hf", "name": "gpt2"}, "model.kind: 'hf': model kind hf is not available in this version"),
+        ("model", {"kind": "trainer"}, "model.kind: 'trainer': model kind trainer is not available in this version"),
+        ("model", {"kind": "hf"}, "an hf model needs either config (a config.json) or config_class"),
+        ("model", {"kind": "hf", "name": "gpt2"}, "model.name: unknown key; known here: kind, config, config_class"),
+        ("model", {"kind": "hf", "config": "none.json"}, "none.json': cannot be read: No such file"),
+        (
+            "model",
+            {"kind": "hf", "config_class": "GPT2Config", "lora": {"rank": 8}},
+            "model.lora.rank: unknown key; known here: r, alpha, target_modules, dropout",
+        ),
+        ("model", {"kind": "factory", "factory": "package.make"}, "model.factory: 'package.make': "),
+        ("model", {"kind": "factory", "factory": "a:b", "python_path": "nowhere"}, "nowhere': is no folder"),
         ("model.positions", 8, "model.positions 8 is below sequence_length 16"),
         ("model", None, "model: is required"),
         ("global_batch_size", "foo", "global_batch_size: 'foo': 'foo' is not a number, or: Input should be 'free'"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from worker_builders import STANDARD_LIBRARY, request_for
 
-from raysweep.worker.data import TEXT_LIMIT_BYTES, SyntheticCorpus, TextCorpus, micro_batches, open_corpus, read_text
+from raysweep.worker.data import TEXT_LIMIT_BYTES, MicroBatches, SyntheticCorpus, TextCorpus, open_corpus, read_text
 
 
 def samples_of_steps(*, micro_batch: int, accumulation: int, world_size: int, steps: int) -> list[set[tuple[int, ...]]]:
@@ -16,7 +16,7 @@ def samples_of_steps(*, micro_batch: int, accumulation: int, world_size: int, st
     corpus = SyntheticCorpus(sequence_length=16, vocab_size=256, seed=0)
     found: list[set[tuple[int, ...]]] = [set() for _ in range(steps)]
     for rank in range(world_size):
-        batches = islice(micro_batches(corpus, request, rank), steps * accumulation)
+        batches = islice(MicroBatches(corpus, request, rank), steps * accumulation)
         for micro_step, batch in enumerate(batches):
             assert batch["input_ids"].shape == (micro_batch, 16)
             found[micro_step // accumulation] |= {tuple(row.tolist()) for row in batch["input_ids"]}
@@ -33,7 +33,7 @@ def test_equal_global_batch_means_equal_samples(micro_batch: int, accumulation: 
 
 def test_labels_are_the_next_tokens_of_the_text() -> None:
     text = TextCorpus(tokens=bytes(range(100)), sequence_length=16, seed=0)
-    batch = next(micro_batches(text, request_for(0), 0))
+    batch = next(MicroBatches(text, request_for(0), 0))
     assert torch.equal(batch["labels"], batch["input_ids"] + 1)
     assert batch["labels"].dtype == torch.int64
 

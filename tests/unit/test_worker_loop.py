@@ -11,9 +11,10 @@ from raysweep.errors import CheckpointMismatch, NumericsError, OutOfMemory
 from raysweep.measurement import RankReport
 from raysweep.trial import LaunchRequest
 from raysweep.worker.blocks import BlockCounter
-from raysweep.worker.data import micro_batches, open_corpus
+from raysweep.worker.data import MicroBatches, open_corpus
 from raysweep.worker.device import CpuDevice
 from raysweep.worker.meter import Stepper
+from raysweep.worker.model import GptBlueprint
 
 PARAMETERS = 59_584
 """4 blocks of 12 h^2 + 13 h at h = 32, tied embeddings of 256 and 16, the last norm."""
@@ -110,11 +111,11 @@ def losses_of_7_steps(stage: int, *, corrected: bool) -> list[float]:
     with pytest.MonkeyPatch.context() as patch:
         if not corrected:
             patch.setattr(worker_engine, "undo_constructor_step", lambda engine: False)
-        engine, _ = worker_engine.build_engine(request, torch.device("cpu"))
+        engine, _ = worker_engine.build_engine(request, GptBlueprint(request.workload.model), torch.device("cpu"))
     corpus = open_corpus(STANDARD_LIBRARY, sequence_length=64, vocab_size=256, seed=0)
     stepper = Stepper(
         engine=engine,
-        batches=micro_batches(corpus, request, 0),
+        batches=MicroBatches(corpus, request, 0),
         gradient_accumulation_steps=1,
         device=CpuDevice(),
         rank=rank,

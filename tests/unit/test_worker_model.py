@@ -7,7 +7,8 @@ from torch import nn
 from raysweep.candidate import Candidate
 from raysweep.errors import CheckpointMismatch
 from raysweep.worker.blocks import BlockCounter, checkpoint_blocks, find_block_lists
-from raysweep.worker.model import GPT, build_model
+from raysweep.worker.gpt import GPT
+from raysweep.worker.model import build_model
 from raysweep.workload import gpt_shape
 
 TINY = {"blocks": 4, "hidden": 32, "vocab_size": 256, "positions": 16}
@@ -35,11 +36,6 @@ def test_gpt2_of_124m_has_its_published_parameters() -> None:
 def test_first_loss_is_that_of_a_guess() -> None:
     torch.manual_seed(0)
     assert train_once(GPT(heads=4, **TINY)) == pytest.approx(5.545, abs=0.05)  # ln 256
-
-
-def test_unknown_kind_names_the_known_one() -> None:
-    with pytest.raises(ValueError, match="'hf' cannot be built; known: gpt"):
-        build_model({"kind": "hf"})
 
 
 def test_block_lists_of_encoder_and_decoder_are_found_and_adapters_are_not() -> None:

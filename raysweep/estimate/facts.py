@@ -1,0 +1,100 @@
+"""Puts a model's facts into a sweep: from a cache, or from a subprocess that builds the model on the meta device."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+from raysweep.errors import ConfigError
+from raysweep.estimate.facts_cache import FactsCache
+from raysweep.model_facts import ModelFacts, describe, shape_of
+from raysweep.serde import from_dict
+from raysweep.sweep_file import Sweep
+
+BUILD_TIMEOUT_S = 300
+
+COUNTED_KINDS = ("hf", "factory")
+"""Kinds of model whose shape does not follow from the sweep file alone."""
+
+
+def with_facts(sweep: Sweep, *, note: Callable[[str], None]) -> Sweep:
+    """The sweep with the shape of its model, where it is not known from the file; else the sweep as it is.
+
+    Without torch the shape stays unknown. Where the model has no block list, only the candidates without activation
+    checkpointing are left: the others would be the same ones again under another name.
+
+    Args:
+        sweep: the sweep file, read.
+        note: told of a step that takes seconds, as it begins.
+
+    Raises:
+        ConfigError: when the model cannot be built.
+    """
+    if sweep.workload.model["kind"] not in COUNTED_KINDS:
+        return sweep
+    facts = facts_of(sweep.workload.model, note=note)
+    if facts is None:
+        return sweep
+    space, notes = sweep.space, [*sweep.notes, describe(facts)]
+    if facts.hidden is None:
+        notes.append("activations unknown for this model: predictions hold model states and buckets only")
+    if not facts.block_lists and any(space.activation_checkpoint_interval):
+        space = replace(space, activation_checkpoint_interval=(0,))
+        notes.append("activation checkpoint axis disabled: no blocks found (model.block_lists names them)")
+    workload = replace(sweep.workload, shape=shape_of(facts))
+    return replace(sweep, workload=workload, space=space, notes=tuple(notes))
+
+
+def facts_of(section: Mapping[str, Any], *, note: Callable[[str], None]) -> ModelFacts | None:
+    """The facts of a model section; None where torch is not installed.
+
+    Args:
+        section: the workload's model section, `kind` and its fields.
+        note: told before a model is built.
+
+    Raises:
+        ConfigError: with the model's own last error, when it cannot be built.
+    """
+    if find_spec("torch") is None:
+        return None
+    cache = FactsCache.of(section)
+    facts = cache.read()
+    if facts is None:
+        note("building the model once on the meta device to count its parameters ...")
+        facts = _build(section)
+        cache.write(facts)
+    return facts
+
+
+def _build(section: Mapping[str, Any]) -> ModelFacts:
+    try:
+        process = subprocess.run(
+            [sys.executable, "-m", "raysweep.estimate.model_facts"],
+            input=json.dumps(dict(section)),
+            capture_output=True,
+            text=True,
+            timeout=BUILD_TIMEOUT_S,
+            check=False,
+            # Its modules bring DeepSpeed along, which would otherwise look for a device.
+            env=os.environ | {"DS_ACCELERATOR": "cpu"},
+        )
+    except subprocess.TimeoutExpired:
+        raise _cannot_be_built(section, f"not built within {BUILD_TIMEOUT_S} s") from None
+    printed = process.stdout.strip().splitlines()
+    if process.returncode or not printed:
+        last = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+        raise _cannot_be_built(section, f"cannot be built: {last}")
+    answer = json.loads(printed[-1])
+    if "error" in answer:
+        raise ConfigError(**answer["error"])
+    return from_dict(ModelFacts, answer["facts"])
+
+
+def _cannot_be_built(section: Mapping[str, Any], rule: str) -> ConfigError:
+    return ConfigError(key="model", value=section["kind"], rule=rule)

@@ -1,0 +1,89 @@
+"""Keeps a model's facts on disk under a hash of all that they depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from raysweep.model_facts import ModelFacts
+from raysweep.serde import from_dict, sha256_of, to_dict
+
+PACKAGES = ("torch", "transformers", "peft", "raysweep")
+"""Packages whose version may change what a section builds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactsCache:
+    """The place of one model's facts. A cache that cannot be read or written costs time and nothing else."""
+
+    file: Path
+
+    @classmethod
+    def of(cls, section: Mapping[str, Any]) -> FactsCache:
+        """The place for a model section: a hash over it, its factory's source, and versions.
+
+        A section that names a config file holds its content already.
+        """
+        key = {
+            "section": dict(section),
+            "sources": [_sha256_of_file(file) for file in _factory_sources(section)],
+            "versions": {name: _version(name) for name in PACKAGES},
+        }
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return cls(file=root / "raysweep" / "model_facts" / f"{sha256_of(key)}.json")
+
+    def read(self) -> ModelFacts | None:
+        """The facts, or None where there are none, or none that this version understands."""
+        try:
+            return from_dict(ModelFacts, json.loads(self.file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, ValidationError):
+            return None
+
+    def write(self, facts: ModelFacts) -> None:
+        """Keep the facts; written under another name first, so that a reader never sees half of them."""
+        partial = self.file.with_suffix(f".{os.getpid()}")
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text(json.dumps(to_dict(facts), indent=2), encoding="utf-8")
+            partial.replace(self.file)
+        except OSError:
+            with suppress(OSError):
+                partial.unlink()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _sha256_of_file(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _factory_sources(section: Mapping[str, Any]) -> list[Path]:
+    """Every Python file of the factory's package, or beside its module where it has no package.
+
+    The module is found as an import would find it, and not imported.
+    """
+    if section["kind"] != "factory":
+        return []
+    top = section["factory"].partition(":")[0].partition(".")[0]
+    first = str(section.get("python_path") or Path.cwd())
+    spec = PathFinder.find_spec(top, [first]) or PathFinder.find_spec(top)
+    if spec is None:
+        return []
+    if spec.submodule_search_locations:
+        return sorted(file for place in spec.submodule_search_locations for file in Path(place).rglob("*.py"))
+    return sorted(Path(spec.origin).parent.glob("*.py")) if spec.has_location and spec.origin else []

@@ -1,0 +1,86 @@
+"""What a candidate must stay within to be admitted: the batch, the samples of the text, the memory budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raysweep.candidate import Candidate
+from raysweep.errors import ConfigError
+from raysweep.memory import MemoryEstimate
+from raysweep.trial import PlanRow, SkipRule, TrialStatus
+from raysweep.units import format_bytes
+from raysweep.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of a sweep, and the verdict on a candidate."""
+
+    workload: Workload
+    budget_bytes: int | None
+    """None: not known yet, and nothing is pruned."""
+    samples: int | None
+    """Of the text; None where they do not run out or are not known."""
+
+    def row(self, candidate: Candidate, legal: bool, estimate: MemoryEstimate | None) -> PlanRow:
+        """The candidate with its verdict."""
+        workload = self.workload
+        status, skip_rule, reason = None, None, ""
+        if not legal:
+            status, skip_rule = TrialStatus.SKIPPED, SkipRule.NO_LEGAL_BATCH
+            reason = (
+                f"micro-batch {candidate.micro_batch_size_per_gpu} x {workload.world_size} workers does not divide "
+                f"global_batch_size {workload.global_batch_size}"
+            )
+        elif self.samples is not None and self._needed(candidate) > self.samples:
+            status, skip_rule = TrialStatus.SKIPPED, SkipRule.DATA_TOO_SMALL
+            reason = (
+                f"micro-batch {candidate.micro_batch_size_per_gpu} x {workload.world_size} workers needs "
+                f"{self._needed(candidate)} samples, the text has {self.samples}"
+            )
+        elif estimate is not None and self.budget_bytes is not None and estimate.lower_bound_bytes > self.budget_bytes:
+            status = TrialStatus.PRUNED
+            reason = (
+                f"predicted peak {format_bytes(estimate.peak_bytes)} ({estimate.peak_phase}), at least "
+                f"{format_bytes(estimate.lower_bound_bytes)}, is above the budget of {format_bytes(self.budget_bytes)}"
+            )
+        return PlanRow(
+            candidate=candidate,
+            status=status,
+            skip_rule=skip_rule,
+            reason=reason,
+            estimated_memory_bytes=None if estimate is None else round(estimate.peak_bytes),
+            world_size=workload.world_size,
+            global_batch_size=workload.global_batch_of(
+                candidate.micro_batch_size_per_gpu, candidate.gradient_accumulation_steps
+            ),
+        )
+
+    def _needed(self, candidate: Candidate) -> int:
+        """Samples that all ranks need for one micro-step."""
+        return candidate.micro_batch_size_per_gpu * self.workload.world_size
+
+    def check_something_fits(self, rows: list[PlanRow]) -> None:
+        """Refuse a sweep of which no candidate is admitted; a batch that is illegal everywhere was refused before.
+
+        Raises:
+            ConfigError: naming the budget and the smallest candidate, or the text and the samples that it lacks.
+        """
+        if any(row.status is None for row in rows):
+            return
+        pruned = [row.estimated_memory_bytes for row in rows if row.status is TrialStatus.PRUNED]
+        needed = [bytes_needed for bytes_needed in pruned if bytes_needed is not None]
+        if needed:
+            raise ConfigError(
+                key="memory_budget",
+                value=format_bytes(self.budget_bytes),
+                rule=f"below the smallest candidate, which is predicted to need {format_bytes(min(needed))}",
+                nearest=format_bytes(min(needed)),
+            )
+        smallest = min(self._needed(row.candidate) for row in rows if row.skip_rule is SkipRule.DATA_TOO_SMALL)
+        raise ConfigError(
+            key="data.path",
+            value=self.workload.data["path"],
+            rule=f"has {self.samples} samples of {self.workload.sequence_length} tokens, fewer than the {smallest} "
+            f"that {self.workload.world_size} workers need at the smallest micro-batch",
+        )

@@ -1,0 +1,137 @@
+"""Facts are built once, kept under a hash of what they depend on, and put into the sweep."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import write_sweep
+from test_model_facts import LLAMA_7B
+
+from raysweep.errors import ConfigError
+from raysweep.estimate import facts as facts_module
+from raysweep.estimate import facts_cache
+from raysweep.estimate.facts import facts_of, with_facts
+from raysweep.estimate.facts_cache import FactsCache
+from raysweep.model_facts import ModelFacts
+from raysweep.model_schema import FactoryModel, HfModel
+from raysweep.plan import make_plan
+from raysweep.sweep_file import Sweep, load_sweep
+
+HF = HfModel(kind="hf", config_class="LlamaConfig").model_dump()
+
+
+@pytest.fixture(autouse=True)
+def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "raysweep" / "model_facts"
+
+
+def sweep_with(folder: Path, facts: ModelFacts | None, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    monkeypatch.setattr(facts_module, "facts_of", lambda section, note: facts)
+    return with_facts(load_sweep(write_sweep(folder, model={"kind": "hf", "config_class": "LlamaConfig"})), note=print)
+
+
+def factory_in(folder: Path, source: str) -> dict[str, Any]:
+    package = folder / "mine"
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").write_text("raise RuntimeError('the driver must not import it')")
+    (package / "model.py").write_text(source)
+    return FactoryModel(kind="factory", factory="mine.model:make", python_path=str(folder)).model_dump()
+
+
+def test_what_was_written_is_read(cache_home: Path) -> None:
+    cache = FactsCache.of(HF)
+    assert cache.read() is None
+    cache.write(LLAMA_7B)
+    assert cache.read() == LLAMA_7B
+    assert [file.suffix for file in cache_home.iterdir()] == [".json"]
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"parameters": 1}', "[]", "\xff"])
+def test_a_damaged_file_is_no_file(content: str) -> None:
+    cache = FactsCache.of(HF)
+    cache.write(LLAMA_7B)
+    cache.file.write_bytes(content.encode("latin-1"))
+    assert cache.read() is None
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    FactsCache.of(HF).write(LLAMA_7B)
+    assert FactsCache.of(HF).read() is None
+
+
+def test_section_source_and_versions_each_have_a_place_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = factory_in(tmp_path, "one = 1")
+    places = [FactsCache.of(section).file, FactsCache.of(section | {"kwargs": {"depth": 2}}).file]
+    places.append(FactsCache.of(factory_in(tmp_path, "one = 2")).file)
+    (tmp_path / "mine" / "blocks.py").write_text("")
+    places.append(FactsCache.of(section).file)
+    monkeypatch.setattr(facts_cache, "_version", lambda package: "9")
+    places.append(FactsCache.of(section).file)
+    assert len(set(places)) == 5
+
+
+def test_the_model_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+    said: list[str] = []
+    monkeypatch.setattr(facts_module, "_build", lambda section: built.append("built") or LLAMA_7B)
+    assert [facts_of(HF, note=said.append) for _ in range(3)] == [LLAMA_7B] * 3
+    assert built == ["built"]
+    assert said == ["building the model once on the meta device to count its parameters ..."]
+
+
+def test_without_torch_the_parameters_stay_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts_module, "find_spec", lambda name: None)
+    plan = make_plan(
+        with_facts(load_sweep(write_sweep(tmp_path, model={"kind": "hf", "config_class": "LlamaConfig"})), note=print)
+    )
+    assert "parameters unknown: install torch or give --params; nothing is pruned" in plan.notes
+    assert len(plan.admitted) == 16 and plan.recommendation is None
+
+
+def test_the_built_in_model_needs_no_facts(tmp_path: Path) -> None:
+    sweep = load_sweep(write_sweep(tmp_path))
+    assert with_facts(sweep, note=pytest.fail) is sweep
+
+
+def test_a_sweep_gets_the_shape_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = sweep_with(tmp_path, LLAMA_7B, monkeypatch)
+    assert sweep.workload.shape is not None and sweep.workload.shape.parameters == 6_738_415_616
+    assert sweep.notes[-1] == "model: 6.74e9 parameters, 32 blocks (model.layers)"
+    assert set(sweep.space.activation_checkpoint_interval) == {0, 2}
+
+
+def test_without_blocks_only_candidates_without_checkpointing_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = replace(LLAMA_7B, block_lists=(), hidden=None, parameters=10**5, trainable_parameters=10**5)
+    sweep = sweep_with(tmp_path, facts, monkeypatch)
+    plan = make_plan(sweep)
+    assert {row.candidate.activation_checkpoint_interval for row in plan.rows} == {0} and len(plan.rows) == 8
+    assert any("activation checkpoint axis disabled: no blocks found" in note for note in plan.notes)
+    assert any("activations unknown" in note for note in plan.notes)
+    assert plan.recommendation is None
+
+
+def test_a_model_that_cannot_be_built_is_told_in_its_own_words() -> None:
+    section = FactoryModel(kind="factory", factory="nowhere.at_all:make").model_dump()
+    with pytest.raises(ConfigError) as caught:
+        facts_of(section, note=print)
+    assert caught.value.exit_code == 2 and "No module named 'nowhere'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("program", "code"), [("false", 1), ("true", 0)])
+def test_a_process_that_ends_without_an_answer_is_told(
+    monkeypatch: pytest.MonkeyPatch, program: str, code: int
+) -> None:
+    monkeypatch.setattr("sys.executable", f"/bin/{program}")
+    with pytest.raises(ConfigError, match=f"model: 'hf': cannot be built: exit code {code}"):
+        facts_of(HF, note=print)
