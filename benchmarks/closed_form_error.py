@@ -37,6 +37,13 @@ def errors_by_group() -> dict[str, dict[str, float]]:
 
 def error_pct(run: Run) -> float:
     """Predicted over measured peak, less 1, in percent."""
+    settings = ZeroSettings(reduce_bucket_size=run["reduce_bucket_size"])
+    predicted_bytes = estimate_memory(candidate_of(run), workload_of(run), settings).peak_bytes
+    return 100 * (predicted_bytes / run["peak_memory_bytes"] - 1)
+
+
+def workload_of(run: Run, *, device: str = "cpu") -> Workload:
+    """The workload of a kept run."""
     shape = gpt_shape(
         blocks=run["blocks"],
         hidden=run["hidden"],
@@ -44,7 +51,7 @@ def error_pct(run: Run) -> float:
         positions=run["sequence_length"],
         tied=run["tied"],
     )
-    workload = Workload(
+    return Workload(
         model={"kind": "gpt", "tied": run["tied"]},
         shape=shape,
         data={},
@@ -52,16 +59,18 @@ def error_pct(run: Run) -> float:
         precision=run["precision"],
         optimizer={},
         world_size=run["world_size"],
+        device=device,
     )
-    candidate = Candidate(
+
+
+def candidate_of(run: Run) -> Candidate:
+    """The candidate of a kept run."""
+    return Candidate(
         zero_stage=run["zero_stage"],
         activation_checkpoint_interval=run["activation_checkpoint_interval"],
         micro_batch_size_per_gpu=run["micro_batch_size_per_gpu"],
         gradient_accumulation_steps=run["gradient_accumulation_steps"],
     )
-    settings = ZeroSettings(reduce_bucket_size=run["reduce_bucket_size"])
-    predicted_bytes = estimate_memory(candidate, workload, settings).peak_bytes
-    return 100 * (predicted_bytes / run["peak_memory_bytes"] - 1)
 
 
 def errors_of_sweep(results: str) -> dict[str, float]:

@@ -22,8 +22,15 @@ class Limits:
     samples: int | None
     """Of the text; None where they do not run out or are not known."""
 
-    def row(self, candidate: Candidate, legal: bool, estimate: MemoryEstimate | None) -> PlanRow:
-        """The candidate with its verdict."""
+    def row(
+        self,
+        candidate: Candidate,
+        *,
+        legal: bool,
+        estimate: MemoryEstimate | None = None,
+        sent_bytes: int | None = None,
+    ) -> PlanRow:
+        """The candidate with its verdict, and what is predicted of it."""
         workload = self.workload
         status, skip_rule, reason = None, None, ""
         if not legal:
@@ -49,7 +56,9 @@ class Limits:
             status=status,
             skip_rule=skip_rule,
             reason=reason,
-            estimated_memory_bytes=None if estimate is None else round(estimate.peak_bytes),
+            estimated_memory_bytes=None if estimate is None else estimate.peak_bytes,
+            estimated_peak_terms={} if estimate is None else estimate.phases[estimate.peak_phase],
+            estimated_sent_bytes_per_step=sent_bytes,
             world_size=workload.world_size,
             global_batch_size=workload.global_batch_of(
                 candidate.micro_batch_size_per_gpu, candidate.gradient_accumulation_steps

@@ -97,7 +97,7 @@ def reduce_reports(reports: Sequence[RankReport], *, workload: Workload, global_
     step_time_s = statistics.median(first.step_times_s)
     return Figures(
         samples_per_s=global_batch_size / step_time_s,
-        tokens_per_s=global_batch_size * workload.sequence_length / step_time_s,
+        tokens_per_s=global_batch_size * workload.tokens_per_sample / step_time_s,
         step_time_s_median=step_time_s,
         step_time_s_iqr=interquartile_range(first.step_times_s),
         step_times_s=first.step_times_s,

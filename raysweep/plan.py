@@ -17,6 +17,7 @@ from raysweep.sweep_file import Sweep
 from raysweep.text_files import known_samples
 from raysweep.trial import PlanRow
 from raysweep.workload import Workload
+from raysweep.zero import sent_bytes_per_step
 
 FINALISTS_EXPECTED = 2
 COLD_START_S = 20.0
@@ -77,10 +78,14 @@ def make_plan(sweep: Sweep, *, device_memory_bytes: int | None = None) -> SweepP
     for candidate, legal in sweep.space.candidates(
         global_batch_size=workload.global_batch_size, world_size=workload.world_size
     ):
-        if workload.shape is not None:
-            settings = ZeroSettings.from_ds_config(render(candidate, workload=workload, base=sweep.base_ds_config))
-            estimates[candidate.candidate_id] = estimate_memory(candidate, workload, settings)
-        rows.append(limits.row(candidate, legal, estimates.get(candidate.candidate_id)))
+        if workload.shape is None:
+            rows.append(limits.row(candidate, legal=legal))
+            continue
+        settings = ZeroSettings.from_ds_config(render(candidate, workload=workload, base=sweep.base_ds_config))
+        estimate = estimate_memory(candidate, workload, settings)
+        estimates[candidate.candidate_id] = estimate
+        sent_bytes = sent_bytes_per_step(candidate, workload, settings)
+        rows.append(limits.row(candidate, legal=legal, estimate=estimate, sent_bytes=sent_bytes))
     limits.check_something_fits(rows)
     notes = list(sweep.notes)
     if budget_bytes is None:
@@ -174,6 +179,8 @@ def _cost(sweep: Sweep, admitted: list[Candidate]) -> PlanCost:
     mean_s = sum(predicted_seconds(c, sweep.workload, window) for c in admitted) / len(admitted)
     rounds = CONFIRM_ROUNDS if search.confirm else 0
     group_starts = len({group_key(candidate) for candidate in admitted}) + rounds
+    if sweep.file.launcher == "fresh":
+        group_starts = trials + rounds * FINALISTS_EXPECTED
     wall_s = group_starts * COLD_START_S + (trials + rounds * FINALISTS_EXPECTED) * mean_s
     allowed_s = search.budget().seconds_allowed(sweep.workload.world_size)
     wall_s = (

@@ -138,7 +138,7 @@ class SweepFile(Section):
     space: SpaceSection
     search: SearchSection = SearchSection()
     measure: MeasureSection = MeasureSection()
-    launcher: Literal["warm", "in_process"] = "warm"
+    launcher: Literal["warm", "fresh", "in_process"] = "warm"
     objective: Literal["samples_per_s"] = "samples_per_s"
     allow_loss_difference: bool = False
     """Let a candidate win whose loss differs from that of the others with the same global batch."""

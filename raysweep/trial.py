@@ -147,6 +147,10 @@ class PlanRow:
     skip_rule: SkipRule | None = None
     reason: str = ""
     estimated_memory_bytes: int | None = None
+    estimated_peak_terms: Mapping[str, int] = field(default_factory=dict)
+    """What the predicted peak is made of: term -> bytes."""
+    estimated_sent_bytes_per_step: int | None = None
+    """By one rank, for gradients and parameters."""
     world_size: int
     global_batch_size: int
 
@@ -162,8 +166,9 @@ class SweepStart:
 
     sweep_sha256: str
     """Hash of the sweep file's values."""
-    workload_sha256: str
-    precision: str
+    workload: Workload
+    base_ds_config: Mapping[str, Any]
+    """What each candidate's config is rendered over."""
     memory_budget_bytes: int | None
     allow_loss_difference: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)

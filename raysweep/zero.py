@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from raysweep.candidate import Candidate
+from raysweep.workload import Workload
+from raysweep.zero_settings import ZeroSettings
+
 SHARDS = {
     0: "nothing (plain data parallel)",
     1: "optimizer states",
@@ -71,6 +75,27 @@ def deepspeed_traffic_bytes(
     else:
         per_parameter = {0: 4.0, 1: 6.0, 2: 4.0 * gradient_accumulation_steps + 2}[zero_stage]
     return per_parameter * parameters * (world_size - 1) / world_size
+
+
+def sent_bytes_per_step(candidate: Candidate, workload: Workload, settings: ZeroSettings) -> int | None:
+    """Bytes that a rank is to send in a step of a candidate (`deepspeed_traffic_bytes`); None without a shape.
+
+    Frozen parameters have no gradients to send; only stage 3 moves them.
+    """
+    shape = workload.shape
+    if shape is None:
+        return None
+    recomputed = candidate.recomputed_blocks(shape.blocks) * shape.block_parameters
+    return round(
+        deepspeed_traffic_bytes(
+            candidate.zero_stage,
+            shape.parameters if candidate.zero_stage == 3 else shape.trainable,
+            workload.world_size,
+            gradient_accumulation_steps=candidate.gradient_accumulation_steps,
+            checkpointed_share=recomputed / shape.parameters,
+            max_live=settings.stage3_max_live_parameters,
+        )
+    )
 
 
 def activation_bytes(*, layers: int, hidden: int, sequence_length: int, micro_batch: int, interval: int) -> int:

@@ -78,10 +78,6 @@ class FakeLauncher:
         self.recycled.append(reason)
         self._position = 0
 
-    def position_in_group(self) -> int:
-        """See `Launcher.position_in_group`."""
-        return self._position
-
     def group_ends(self) -> list[GroupEnd]:
         """See `Launcher.group_ends`."""
         return [

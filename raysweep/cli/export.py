@@ -11,7 +11,6 @@ from raysweep.results.paths import ResultsPaths
 from raysweep.results.select import choose_winner
 from raysweep.results.store import records_from
 from raysweep.search.best import best_of
-from raysweep.sweep_file import load_sweep
 
 
 def export(results: str) -> None:
@@ -32,6 +31,6 @@ def export(results: str) -> None:
     if selection.winner is None:
         remove_best(results)
         raise NothingSucceeded(message=f"{results}: no candidate completed within the budget")
-    folder = write_best(results, best_of(load_sweep(paths.sweep_file), contents, records, selection))
+    folder = write_best(results, best_of(contents, records, selection))
     state = "confirmed" if selection.confirmed else "not confirmed"
     typer.echo(f"{selection.winner} ({state}): {folder}")

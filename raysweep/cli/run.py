@@ -8,6 +8,7 @@ import typer
 
 from raysweep.cli.plan import render_plan
 from raysweep.plan import SweepPlan
+from raysweep.results.side_by_side import render_side_by_side
 from raysweep.search.sweep_run import SweepResult, run_sweep
 from raysweep.sweep_file import Sweep
 from raysweep.trial import Measurement, Phase
@@ -86,6 +87,9 @@ def summary(result: SweepResult) -> str:
     ]
     if selection.runner_up:
         lines.append(f"Runner-up: {selection.runner_up}: {selection.runner_up_reason}")
+    comparison = render_side_by_side(result.records)
+    if comparison:
+        lines += ["", comparison, ""]
     lines += [
         f"Spent: {result.launches} launches in {result.group_starts} worker groups, {format_seconds(result.wall_s)}; "
         f"the search ended because {result.stop_reason}",

@@ -89,7 +89,6 @@ class Broker:
         """The running group and those that ended, for the driver."""
         group = self._state.group
         return {
-            "handed_out": group.handed_out if group else 0,
             "ranks": [group.ranks[rank] for rank in sorted(group.ranks)] if group else [],
             "ended_groups": [to_dict(end) for end in self._state.ended_groups],
         }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+import uuid
 from typing import Any
 
 import ray
 
+from raysweep.clock import utc_now
 from raysweep.errors import GroupCannotStart
 from raysweep.launch.broker import POLL_S, find_broker
 from raysweep.launch.records import measurement_of, read_answer
@@ -25,25 +26,32 @@ class BrokerClient:
     """A `Launcher` over a running broker and its warm worker group.
 
     Holds the handle that it is given: the broker lives as long as the handle that started it.
+
+    Args:
+        broker: the broker's actor handle.
+        fresh: give every candidate a worker group of its own.
     """
 
-    def __init__(self, broker: Any) -> None:
+    def __init__(self, broker: Any, *, fresh: bool) -> None:
         self._broker = broker
+        self._fresh = fresh
 
     @classmethod
-    def connect(cls, sweep_id: str) -> BrokerClient:
+    def connect(cls, sweep_id: str, *, fresh: bool) -> BrokerClient:
         """A client in another process than the driver's.
 
         Raises:
             ValueError: when the broker is not there.
         """
-        return cls(find_broker(sweep_id))
+        return cls(find_broker(sweep_id), fresh=fresh)
 
     def launch(self, request: LaunchRequest) -> Measurement:
         """See `Launcher.launch`."""
-        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        started_at = utc_now()
         begin = time.perf_counter()
-        self._call("submit", to_dict(request), request.deadline_s, group_key(request.candidate))
+        # A key that no other candidate has is shared with none.
+        key = uuid.uuid4().hex if self._fresh else group_key(request.candidate)
+        self._call("submit", to_dict(request), request.deadline_s, key)
         plain = None
         while plain is None:
             plain = self._call("result")
@@ -62,10 +70,6 @@ class BrokerClient:
     def recycle(self, reason: str) -> None:
         """See `Launcher.recycle`."""
         self._call("end_group", reason)
-
-    def position_in_group(self) -> int:
-        """See `Launcher.position_in_group`."""
-        return int(self._call("overview")["handed_out"])
 
     def group_ends(self) -> list[GroupEnd]:
         """See `Launcher.group_ends`."""

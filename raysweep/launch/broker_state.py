@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
+from raysweep.clock import utc_now
 from raysweep.outcome import DEADLINE_PASSED, PROCESS_DIED
 from raysweep.serde import from_dict, to_dict
 from raysweep.trial import GroupEnd, RankFailure
@@ -85,7 +85,7 @@ class BrokerState:
         if self.group is not None and self.group.generation != generation:
             self.end_group("replaced by a new group")
         if self.group is None:
-            self.group = Group(generation=generation, started_at=_now())
+            self.group = Group(generation=generation, started_at=utc_now())
             self._awaits_death = False
         self.group.ranks[rank] = facts
         if len(self.group.ranks) == self.world_size:
@@ -188,7 +188,7 @@ class BrokerState:
                 group_id=group.generation,
                 reason=reason,
                 started_at=group.started_at,
-                ended_at=_now(),
+                ended_at=utc_now(),
                 worker_pids=tuple(int(group.ranks[rank]["pid"]) for rank in sorted(group.ranks)),
                 nodes=tuple(str(group.ranks[rank]["node"]) for rank in sorted(group.ranks)),
             )
@@ -264,7 +264,3 @@ class BrokerState:
 
 def _kind_of(failure: RankFailure) -> str:
     return failure.type_names[0].rpartition(".")[2] if failure.type_names else "unknown error"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

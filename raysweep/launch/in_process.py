@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from datetime import UTC, datetime
 
 import torch.distributed as dist
 
+from raysweep.clock import utc_now
 from raysweep.launch.records import Answer, measurement_of
 from raysweep.launch.worker_loop import describe_failure
 from raysweep.measurement import RankReport
@@ -28,13 +28,13 @@ class InProcessLauncher:
         self._process: RankContext = prepare_process(rank=0, local_rank=0, local_world_size=1, world_size=1, node=NODE)
         self._ends: list[GroupEnd] = []
         self._position = 0
-        self._started_at = _now()
+        self._started_at = utc_now()
 
     def launch(self, request: LaunchRequest) -> Measurement:
         """See `Launcher.launch`."""
         assert request.workload.world_size == 1, "one process is one rank"
         self._position += 1
-        started_at, began_s = _now(), time.perf_counter()
+        started_at, began_s = utc_now(), time.perf_counter()
         reports: list[RankReport] = []
         failures: list[RankFailure] = []
         try:
@@ -60,16 +60,12 @@ class InProcessLauncher:
                 group_id=self._group_id(),
                 reason=reason,
                 started_at=self._started_at,
-                ended_at=_now(),
+                ended_at=utc_now(),
                 worker_pids=(os.getpid(),),
                 nodes=(NODE,),
             )
         )
-        self._position, self._started_at = 0, _now()
-
-    def position_in_group(self) -> int:
-        """See `Launcher.position_in_group`."""
-        return self._position
+        self._position, self._started_at = 0, utc_now()
 
     def group_ends(self) -> list[GroupEnd]:
         """See `Launcher.group_ends`."""
@@ -81,7 +77,3 @@ class InProcessLauncher:
 
     def _group_id(self) -> str:
         return f"in-process-{os.getpid()}-{len(self._ends)}"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -22,10 +22,6 @@ class Launcher(Protocol):
         """End the worker group; the next launch starts in a fresh one."""
         ...
 
-    def position_in_group(self) -> int:
-        """How many candidates the running group has been handed; 0 for a fresh group."""
-        ...
-
     def group_ends(self) -> list[GroupEnd]:
         """The groups that have ended so far, oldest first."""
         ...

@@ -25,7 +25,6 @@ LEAVE_WITHIN_S = 30.0
 """How long a group that was told to leave may take before its processes are killed; an interrupted one is at once."""
 HEALTH_CHECK_INTERVAL_S = 0.5
 COLLECTIVE_TIMEOUT_S = 300
-EXTENSIONS_FOLDER = "~/.cache/raysweep/torch_extensions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +38,8 @@ class GroupSpec:
     device: str
     log_folder: str
     start_timeout_s: float = 600.0
-    extensions_folder: str = EXTENSIONS_FOLDER
+    fresh: bool = False
+    """One worker group a candidate; else a group lives until something ends it."""
 
 
 class DeathReporter(UserCallback):  # type: ignore[misc]
@@ -83,7 +83,7 @@ class WarmGroup:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._host = ray.remote(TrainHost).options(num_cpus=0, scheduling_strategy=here).remote()
         self._run = self._host.run.remote(spec)
-        self._client = BrokerClient(self._broker)
+        self._client = BrokerClient(self._broker, fresh=spec.fresh)
         return self._client
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
@@ -106,7 +106,6 @@ def _trainer(spec: GroupSpec, storage: str) -> TorchTrainer:
         train_loop_config={
             "sweep_id": spec.sweep_id,
             "log_folder": spec.log_folder,
-            "extensions_folder": spec.extensions_folder,
         },
         torch_config=TorchConfig(
             backend="cpu:gloo,cuda:nccl" if spec.device == "cuda" else "gloo", timeout_s=COLLECTIVE_TIMEOUT_S

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import faulthandler
-import hashlib
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import ray
 
@@ -18,6 +17,9 @@ from raysweep.errors import RaysweepError
 from raysweep.launch.broker import POLL_S, find_broker
 from raysweep.serde import from_dict, to_dict
 from raysweep.trial import LaunchRequest, RankFailure
+
+if TYPE_CHECKING:
+    from raysweep.worker.process import RankContext
 
 CALL_TIMEOUT_S = POLL_S + 50.0
 OPENING_BARRIER_S = 60.0
@@ -34,20 +36,9 @@ def serve(config: Mapping[str, Any]) -> None:
         GroupLeaves: when the group was ended; Ray Train then starts a new one.
         Exception: whatever a candidate raised, after the broker was told; it ends the group.
     """
-    # On the worker only: the driver that ships this function needs neither torch nor DeepSpeed.
-    from raysweep.worker.process import prepare_process
-
-    context = ray.train.get_context()
-    rank = context.get_world_rank()
+    rank = ray.train.get_context().get_world_rank()
     log_path = _redirect_output(Path(config["log_folder"]), rank)
-    _prepare_environment(config)
-    process = prepare_process(
-        rank=rank,
-        local_rank=context.get_local_rank(),
-        local_world_size=context.get_local_world_size(),
-        world_size=context.get_world_size(),
-        node=ray.util.get_node_ip_address(),
-    )
+    process = ready_rank()
     generation = process.agree_on_name()
     broker = find_broker(config["sweep_id"])
     facts = {
@@ -67,6 +58,21 @@ def serve(config: Mapping[str, Any]) -> None:
             _serve_one(broker, generation, process, order, log_path)
 
 
+def ready_rank() -> RankContext:
+    """This worker of Ray Train's as a rank that is ready for DeepSpeed; every worker calls it once."""
+    # On the worker only: the driver that ships these functions needs neither torch nor DeepSpeed.
+    from raysweep.worker.process import prepare_process
+
+    context = ray.train.get_context()
+    return prepare_process(
+        rank=context.get_world_rank(),
+        local_rank=context.get_local_rank(),
+        local_world_size=context.get_local_world_size(),
+        world_size=context.get_world_size(),
+        node=ray.util.get_node_ip_address(),
+    )
+
+
 def _redirect_output(folder: Path, rank: int) -> Path:
     """Send all that this process prints to one file of its own; Ray's terminal output stays quiet."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -78,18 +84,6 @@ def _redirect_output(folder: Path, rank: int) -> Path:
     sys.stdout, sys.stderr = stream, stream
     logging.basicConfig(stream=stream, level=logging.INFO, force=True)
     return path
-
-
-def _prepare_environment(config: Mapping[str, Any]) -> None:
-    """Set what has to stand before DeepSpeed is imported: where it builds its operators, and with which ninja."""
-    # One folder an environment: PyTorch builds anew when another one's compiler flags meet the same folder.
-    environment_id = hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]
-    folder = Path(config["extensions_folder"]).expanduser() / environment_id
-    folder.mkdir(parents=True, exist_ok=True)
-    os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
-    # An interpreter that was called by its path has not put its own folder, and so its ninja, on PATH.
-    scripts = str(Path(sys.executable).parent)
-    os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
 
 
 def _serve_one(broker: Any, generation: str, process: Any, order: Mapping[str, Any], log_path: Path) -> None:

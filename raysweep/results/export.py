@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,6 @@ class BestCandidate:
     """As rendered for the workers."""
     ds_config_sha256: str
     """As recorded when it was measured."""
-    environment: Mapping[str, str] = field(default_factory=dict)
     deepspeed: Mapping[str, Any] = field(default_factory=dict)
     """The candidate's further axes: DeepSpeed keys by dotted path."""
     exported_at: str
@@ -85,7 +85,8 @@ def _texts(paths: ResultsPaths, best: BestCandidate) -> dict[Path, str]:
     texts = {
         paths.ds_config: json.dumps(best.ds_config, indent=2) + "\n",
         paths.best_yaml: yaml.safe_dump(_summary(best), sort_keys=False, allow_unicode=True),
-        paths.environment_script: _environment_script(best.environment),
+        paths.train_script: files("raysweep.launch").joinpath("train_ray.py").read_text(),
+        paths.environment_script: _environment_script(best.sweep.workload.environment),
     }
     if not best.selection.confirmed:
         texts[paths.unconfirmed_marker] = (
@@ -123,11 +124,12 @@ def _summary(best: BestCandidate) -> dict[str, Any]:
         "provenance": {
             "ds_config_sha256": best.ds_config_sha256,
             "sweep_sha256": best.sweep.sweep_sha256,
-            "workload_sha256": best.sweep.workload_sha256,
+            "workload_sha256": best.sweep.workload.workload_sha256(),
             "measured_at": record.started_at,
             "exported_at": best.exported_at,
             "versions": dict(best.sweep.versions),
         },
+        "workload": to_dict(best.sweep.workload),
     }
 
 

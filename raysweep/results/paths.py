@@ -64,6 +64,11 @@ class ResultsPaths:
         return self._path("best", "env.sh")
 
     @property
+    def train_script(self) -> Path:
+        """Trains the winner with Ray Train."""
+        return self._path("best", "train_ray.py")
+
+    @property
     def unconfirmed_marker(self) -> Path:
         """There only while the best has not been confirmed."""
         return self._path("best", "UNCONFIRMED")

@@ -57,6 +57,9 @@ class TrialRecord:
     """Whether the losses agree with those of the others with this global batch; None where there is no other."""
     peak_memory_bytes: int | None = None
     estimated_memory_bytes: int | None = None
+    estimated_peak_terms: str = "{}"
+    """JSON: what the predicted peak is made of, term -> bytes."""
+    estimated_sent_bytes_per_step: int | None = None
     memory_budget_bytes: int | None = None
     recomputed_blocks: int | None = None
     skipped_steps: int | None = None
@@ -119,7 +122,7 @@ def _parity(sweep: SweepStart, launches: Mapping[str, Measurement]) -> dict[str,
         for row in sweep.plan_rows
         if (launch := launches.get(row.candidate.candidate_id)) and launch.figures
     ]
-    return loss_parity(losses, tolerance=LOSS_TOLERANCE[sweep.precision])
+    return loss_parity(losses, tolerance=LOSS_TOLERANCE[sweep.workload.precision])
 
 
 def _shared_values(sweep: SweepStart, row: PlanRow) -> dict[str, Any]:
@@ -132,6 +135,8 @@ def _shared_values(sweep: SweepStart, row: PlanRow) -> dict[str, Any]:
         "world_size": row.world_size,
         "global_batch_size": row.global_batch_size,
         "estimated_memory_bytes": row.estimated_memory_bytes,
+        "estimated_peak_terms": canonical_json(dict(row.estimated_peak_terms)),
+        "estimated_sent_bytes_per_step": row.estimated_sent_bytes_per_step,
         "memory_budget_bytes": sweep.memory_budget_bytes,
         "versions": canonical_json(dict(sweep.versions)),
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from raysweep.results.records import TrialRecord
 from raysweep.results.select import Selection, best_known_rate
+from raysweep.results.side_by_side import render_side_by_side
 from raysweep.trial import TrialStatus
 from raysweep.units import format_bytes
 
@@ -62,9 +63,12 @@ class Cause:
 
 
 def render_report(records: Sequence[TrialRecord], *, selection: Selection | None) -> str:
-    """The whole report: budget, table, causes, winner, runner-up, Pareto front, flagged losses."""
+    """The whole report: budget, table, stages side by side, causes, winner, runner-up, Pareto front, flagged losses."""
     parts = [f"memory budget a worker: {format_bytes(records[0].memory_budget_bytes)}"] if records else []
     parts.append(render_table(results_table(records, selection=selection)))
+    comparison = render_side_by_side(records)
+    if comparison:
+        parts.append(comparison)
     causes = failures_by_cause(records)
     if causes:
         parts.append("Without figures, by cause:\n" + "\n".join(_cause_line(each) for each in causes))

@@ -92,6 +92,8 @@ _TRIAL_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("loss_parity", pa.bool_()),
     ("peak_memory_bytes", pa.int64()),
     ("estimated_memory_bytes", pa.int64()),
+    ("estimated_peak_terms", pa.string()),
+    ("estimated_sent_bytes_per_step", pa.int64()),
     ("memory_budget_bytes", pa.int64()),
     ("recomputed_blocks", pa.int64()),
     ("skipped_steps", pa.int64()),

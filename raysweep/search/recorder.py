@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from raysweep import __version__
+from raysweep.clock import utc_now
 from raysweep.errors import ConfigError
 from raysweep.plan import SweepPlan
 from raysweep.results.journal import Journal, JournalContents, read_journal
@@ -119,12 +119,12 @@ def sweep_start(sweep: Sweep, plan: SweepPlan) -> SweepStart:
     """What all rows of this sweep share."""
     return SweepStart(
         sweep_sha256=sweep.sweep_sha256,
-        workload_sha256=sweep.workload.workload_sha256(),
-        precision=sweep.file.precision,
+        workload=sweep.workload,
+        base_ds_config=sweep.base_ds_config,
         memory_budget_bytes=plan.memory_budget_bytes,
         allow_loss_difference=sweep.file.allow_loss_difference,
         versions=installed_versions(),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        started_at=utc_now(),
         plan_rows=plan.rows,
     )
 
@@ -153,7 +153,7 @@ def check_same_sweep(sweep: Sweep, plan: SweepPlan) -> None:
         for package, now in start.versions.items()
         if before.versions.get(package) != now
     ]
-    if before.workload_sha256 != start.workload_sha256:
+    if before.workload != start.workload:
         changed.append("the workload (model, data, precision, optimizer, workers, batch or environment)")
     if before.memory_budget_bytes != start.memory_budget_bytes:
         changed.append("the memory budget")

@@ -35,13 +35,17 @@ class OrderedSearcher(Searcher):  # type: ignore[misc]
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str:
         """Ray Tune's hook: the next candidate's id, or FINISHED."""
+        self.look_for_end()
+        if self.stopped:
+            return str(Searcher.FINISHED)
+        return {"candidate_id": self._left.pop(0)}
+
+    def look_for_end(self) -> None:
+        """Stop where the order or the seconds are used up."""
         if not self._left:
             self.stop(self._when_used_up)
         if self._end is not None and self._clock() >= self._end:
             self.stop("the time budget was spent")
-        if self.stopped:
-            return str(Searcher.FINISHED)
-        return {"candidate_id": self._left.pop(0)}
 
     def stop(self, reason: str) -> None:
         """Propose nothing more."""

@@ -185,9 +185,10 @@ class _Run:
             device=self.sweep.workload.device,
             log_folder=str(Path(self.recorder.paths.logs).absolute()),
             start_timeout_s=self.sweep.file.cluster.group_start_timeout_seconds,
+            fresh=self.sweep.file.launcher == "fresh",
         )
         with WarmGroup(spec) as client:
-            yield client, partial(BrokerClient.connect, sweep_id)
+            yield client, partial(BrokerClient.connect, sweep_id, fresh=spec.fresh)
 
     def _search(
         self,
@@ -250,7 +251,7 @@ class _Run:
         if selection.winner is None:
             remove_best(root)
         else:
-            write_best(root, best_of(self.sweep, contents, records, selection))
+            write_best(root, best_of(contents, records, selection))
         self.recorder.publish()
         return selection
 

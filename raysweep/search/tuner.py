@@ -72,7 +72,7 @@ def run_trials(
             ),
         )
         results = tuner.fit()
-    searcher.suggest("")  # Ray Tune does not ask again after the last trial, so the reason is not known yet
+    searcher.look_for_end()  # Ray Tune does not ask again after the last trial, so the reason is not known yet
     if listener.cannot_start:
         raise GroupCannotStart(reason=listener.cannot_start)
     if results.errors:

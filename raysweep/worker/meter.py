@@ -100,9 +100,9 @@ class Stepper:
 
     def _forward(self, batch: dict[str, Tensor]) -> Tensor:
         if self.losses or self.random_forward:
-            return _loss_of(self._engine(**batch))
+            return loss_of(self._engine(**batch))
         before = _random_state(self._device.place)
-        loss = _loss_of(self._engine(**batch))
+        loss = loss_of(self._engine(**batch))
         self.random_forward = _random_state(self._device.place) != before
         return loss
 
@@ -124,8 +124,12 @@ def _random_state(place: torch.device) -> bytes:
     return b"".join(bytes(state.tolist()) for state in states)
 
 
-def _loss_of(output: Any) -> Tensor:
-    """The loss of what a model returned; the rest is dropped here, so that logits do not live through the backward."""
+def loss_of(output: Any) -> Tensor:
+    """The loss of what a model returned; the rest is dropped here, so that logits do not live through the backward.
+
+    Raises:
+        ConfigError: when it is not one number.
+    """
     loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         found = f"a tensor of {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(output).__name__}"

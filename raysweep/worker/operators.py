@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
+import os
+import sys
 from pathlib import Path
 
 import deepspeed
@@ -11,6 +14,23 @@ from deepspeed.accelerator import get_accelerator
 from torch.utils import cpp_extension
 
 SHARED_MEMORY_OP = "ShareMemCommBuilder"
+OPERATORS_FOLDER = "~/.cache/raysweep/torch_extensions"
+
+
+def use_own_folder() -> Path:
+    """Let PyTorch build in a folder of ours, one an environment, with this environment's ninja; the folder.
+
+    PyTorch builds anew when other compiler flags, or another ninja, meet the same folder.
+    """
+    environment_id = hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]
+    folder = Path(OPERATORS_FOLDER).expanduser() / environment_id
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
+    # An interpreter that was called by its path has not put its own folder, and so its ninja, on PATH.
+    scripts = str(Path(sys.executable).parent)
+    if scripts not in os.environ.get("PATH", "").split(os.pathsep)[:1]:
+        os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
+    return folder
 
 
 def build_operators(folder: Path) -> None:
@@ -20,7 +40,6 @@ def build_operators(folder: Path) -> None:
     waits without a word. In a folder that only raysweep builds in, and under a lock that the kernel takes back when
     its holder dies, such a file is always a leftover.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     _avoid_spaces(folder)
     with (folder / "raysweep.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)

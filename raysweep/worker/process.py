@@ -71,10 +71,11 @@ def prepare_process(*, rank: int, local_rank: int, local_world_size: int, world_
     # Not at the head of the file: the import reads the variables.
     import deepspeed
 
-    from raysweep.worker.operators import build_operators
+    from raysweep.worker.operators import build_operators, use_own_folder
 
-    if not on_cuda and "TORCH_EXTENSIONS_DIR" in os.environ:
-        build_operators(Path(os.environ["TORCH_EXTENSIONS_DIR"]))
+    folder = use_own_folder()
+    if not on_cuda:
+        build_operators(folder)
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     deepspeed.init_distributed(dist_backend="nccl" if on_cuda else "gloo", verbose=False)
     context = RankContext(

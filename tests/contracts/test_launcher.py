@@ -1,4 +1,4 @@
-"""The launcher contract, on every launcher: the same suite in this process and on a real warm worker group."""
+"""The launcher contract, on every launcher: the same suite in this process, on warm and on fresh worker groups."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from raysweep.launch.launcher import Launcher
 from raysweep.trial import FailureKind, LaunchRequest, TrialStatus
 from raysweep.units import KIB, MIB
 
+KINDS_ON_RAY = [pytest.param(kind, marks=pytest.mark.ray) for kind in ("warm", "fresh")]
 
-@pytest.fixture(scope="module", params=["in_process", pytest.param("warm", marks=pytest.mark.ray)])
+
+@pytest.fixture(scope="module", params=["in_process", *KINDS_ON_RAY])
 def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     if request.param == "in_process":
         import torch
@@ -25,10 +27,10 @@ def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         torch.set_num_threads(1)  # sums of several threads come in any order, so they do not repeat to the bit
         yield InProcessLauncher()
         return
-    yield from _warm(tmp_path_factory.mktemp("logs"))
+    yield from _on_ray(tmp_path_factory.mktemp("logs"), fresh=request.param == "fresh")
 
 
-def _warm(logs: Path) -> Iterator[Launcher]:
+def _on_ray(logs: Path, *, fresh: bool) -> Iterator[Launcher]:
     from raysweep.launch.cluster import ray_session
     from raysweep.launch.warm_group import GroupSpec, WarmGroup
 
@@ -39,6 +41,7 @@ def _warm(logs: Path) -> Iterator[Launcher]:
         placement="PACK",
         device="cpu",
         log_folder=str(logs),
+        fresh=fresh,
     )
     with ray_session(address=None, environment={"OMP_NUM_THREADS": "1"}), WarmGroup(spec) as client:
         yield client
@@ -62,7 +65,9 @@ def test_out_of_memory_is_an_outcome_with_its_peak(launcher: Launcher) -> None:
     assert measurement.figures is None
 
 
-def test_an_out_of_memory_on_cpu_costs_no_group(launcher: Launcher) -> None:
+def test_an_out_of_memory_on_cpu_costs_no_group(launcher: Launcher, request: pytest.FixtureRequest) -> None:
+    if "fresh" in request.node.callspec.id:
+        pytest.skip("shares no group")
     first = launcher.launch(_request(memory_budget_bytes=64 * KIB))
     second = launcher.launch(_request(memory_budget_bytes=64 * MIB))
     assert second.status is TrialStatus.COMPLETED

@@ -54,3 +54,10 @@ def test_what_the_third_line_says_of_the_budget_is_predicted(path: Path) -> None
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_its_name_is_the_file_s(path: Path) -> None:
     assert load_sweep(path).file.name == path.stem
+
+
+def test_sharding_lowers_the_peak_in_one_file_and_raises_it_in_the_other() -> None:
+    for name, is_lower in (("sharding_in_practice", True), ("sharding_in_practice_64_tokens", False)):
+        estimates = make_plan(load_sweep(ROOT / "search_spaces" / f"{name}.yaml")).estimates
+        peaks = [estimates[each].peak_bytes for each in ("s0-k0-b4-g1", "s1-k0-b4-g1", "s3-k1-b4-g1")]
+        assert len(set(peaks)) == 3 and peaks == sorted(peaks, reverse=is_lower)

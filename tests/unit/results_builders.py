@@ -8,8 +8,18 @@ from raysweep.candidate import Candidate
 from raysweep.measurement import Figures
 from raysweep.results.records import TrialRecord, derive_records
 from raysweep.trial import Measurement, Phase, PlanRow, SweepStart, TrialStatus
+from raysweep.workload import Workload
 
 MIB = 2**20
+WORKLOAD = Workload(
+    model={"kind": "gpt"},
+    shape=None,
+    data={"kind": "synthetic"},
+    sequence_length=128,
+    precision="bf16",
+    optimizer={},
+    world_size=2,
+)
 
 
 def candidate(micro_batch: int = 1) -> Candidate:
@@ -100,8 +110,8 @@ def sweep(*rows: PlanRow, **values: Any) -> SweepStart:
     return SweepStart(
         **{
             "sweep_sha256": "s" * 64,
-            "workload_sha256": "w" * 64,
-            "precision": "bf16",
+            "workload": WORKLOAD,
+            "base_ds_config": {},
             "memory_budget_bytes": 100 * MIB,
             "versions": {"torch": "2.13.0"},
             "plan_rows": rows,

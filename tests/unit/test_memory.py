@@ -4,56 +4,24 @@ from __future__ import annotations
 
 import json
 import statistics
-from pathlib import Path
 from typing import Any
 
 import pytest
+from closed_form_error import MEASURED, candidate_of, workload_of
 
-from raysweep.candidate import Candidate
 from raysweep.memory import MemoryEstimate, ZeroSettings, estimate_memory
 from raysweep.serde import from_dict, to_dict
-from raysweep.workload import ModelShape, Workload, gpt_shape
 
-MEASURED = json.loads((Path(__file__).parent / "data" / "closed_form_measured.json").read_text())["runs"]
-
-
-def gpt_workload(run: dict[str, Any], *, device: str = "cpu") -> Workload:
-    shape = gpt_shape(
-        blocks=run["blocks"],
-        hidden=run["hidden"],
-        vocab_size=run["vocab_size"],
-        positions=run["sequence_length"],
-        tied=run["tied"],
-    )
-    return workload_of(shape, run, device=device)
-
-
-def workload_of(shape: ModelShape, run: dict[str, Any], *, device: str = "cpu") -> Workload:
-    return Workload(
-        model={"kind": "gpt", "tied": run["tied"]},
-        shape=shape,
-        data={},
-        sequence_length=run["sequence_length"],
-        precision=run["precision"],
-        optimizer={},
-        world_size=run["world_size"],
-        device=device,
-    )
+RUNS = json.loads(MEASURED.read_text())["runs"]
 
 
 def estimate(run: dict[str, Any], *, device: str = "cpu", **settings: Any) -> MemoryEstimate:
-    candidate = Candidate(
-        zero_stage=run["zero_stage"],
-        activation_checkpoint_interval=run["activation_checkpoint_interval"],
-        micro_batch_size_per_gpu=run["micro_batch_size_per_gpu"],
-        gradient_accumulation_steps=run["gradient_accumulation_steps"],
-    )
     chosen = {"reduce_bucket_size": run["reduce_bucket_size"], **settings}
-    return estimate_memory(candidate, gpt_workload(run, device=device), ZeroSettings(**chosen))
+    return estimate_memory(candidate_of(run), workload_of(run, device=device), ZeroSettings(**chosen))
 
 
 def the_run(**fields: Any) -> dict[str, Any]:
-    return next(run for run in MEASURED if fields.items() <= run.items())
+    return next(run for run in RUNS if fields.items() <= run.items())
 
 
 def relative_errors(runs: list[dict[str, Any]]) -> list[float]:
@@ -61,27 +29,25 @@ def relative_errors(runs: list[dict[str, Any]]) -> list[float]:
 
 
 def test_quickstart_space_is_predicted_within_two_percent() -> None:
-    quickstart = [
-        run for run in MEASURED if run["precision"] == "bf16" and run["world_size"] == 2 and run["blocks"] == 4
-    ]
+    quickstart = [run for run in RUNS if run["precision"] == "bf16" and run["world_size"] == 2 and run["blocks"] == 4]
     assert len(quickstart) == 48
     assert max(relative_errors(quickstart)) <= 0.02
     assert statistics.median(relative_errors(quickstart)) <= 0.001
 
 
 def test_every_measured_run_lies_within_the_band() -> None:
-    errors = relative_errors(MEASURED)
+    errors = relative_errors(RUNS)
     assert statistics.median(errors) <= 0.02
     assert max(errors) <= 0.12
     assert all(
         guess.lower_bound_bytes <= run["peak_memory_bytes"] <= guess.upper_bound_bytes
-        for run, guess in ((run, estimate(run)) for run in MEASURED)
+        for run, guess in ((run, estimate(run)) for run in RUNS)
     )
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
 def test_peak_is_the_largest_phase_and_never_a_sum_of_phases(precision: str) -> None:
-    guess = estimate({**MEASURED[0], "precision": precision})
+    guess = estimate({**RUNS[0], "precision": precision})
     totals = {phase: sum(terms.values()) for phase, terms in guess.phases.items()}
     assert guess.peak_bytes == max(totals.values()) == totals[guess.peak_phase]
     assert [*totals][:: len(totals) - 1] == ["forward", "step"]
@@ -128,5 +94,5 @@ def test_settings_take_deepspeeds_defaults_for_what_a_config_leaves_out() -> Non
 
 
 def test_estimate_survives_a_trip_through_json() -> None:
-    guess = estimate(MEASURED[0])
+    guess = estimate(RUNS[0])
     assert from_dict(MemoryEstimate, json.loads(json.dumps(to_dict(guess)))) == guess

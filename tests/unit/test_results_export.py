@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import yaml
-from results_builders import completed, confirmed, failed, ident, plan_row, records, sweep
+from results_builders import WORKLOAD, completed, confirmed, failed, ident, plan_row, records, sweep
 
 from raysweep.results.export import BestCandidate, read_selection, remove_best, write_best, write_selection
 from raysweep.results.paths import ResultsPaths
 from raysweep.results.report import failures_by_cause, render_report, results_table
 from raysweep.results.select import choose_winner
 from raysweep.serde import sha256_of
-from raysweep.trial import FailureKind, MemoryKind, TrialStatus
+from raysweep.trial import FailureKind, MemoryKind, SweepStart, TrialStatus
 
 DS_CONFIG = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, "reduce_bucket_size": 500000000}}
 
@@ -38,12 +38,17 @@ def best(*, is_confirmed: bool = True, **values: Any) -> BestCandidate:
     )
 
 
+def in_environment(**variables: str) -> SweepStart:
+    return sweep(plan_row(1), workload=replace(WORKLOAD, environment=variables))
+
+
 def test_the_exported_config_is_what_was_measured(tmp_path: Path) -> None:
     write_best(str(tmp_path), best())
     paths = ResultsPaths(str(tmp_path))
     assert sha256_of(json.loads(paths.ds_config.read_text())) == sha256_of(DS_CONFIG)
     assert '"reduce_bucket_size": 500000000' in paths.ds_config.read_text()
-    assert sorted(path.name for path in paths.best.iterdir()) == ["best.yaml", "ds_config.json", "env.sh"]
+    names = sorted(path.name for path in paths.best.iterdir())
+    assert names == ["best.yaml", "ds_config.json", "env.sh", "train_ray.py"]
     with pytest.raises(AssertionError, match="what is exported is what was measured"):
         best(ds_config_sha256="0" * 64)
 
@@ -60,7 +65,7 @@ def test_best_yaml_tells_figures_and_provenance(tmp_path: Path) -> None:
 
 
 def test_the_environment_is_quoted_for_a_shell(tmp_path: Path) -> None:
-    write_best(str(tmp_path), best(environment={"NOTE": "it's $HOME; `id`", "OMP_NUM_THREADS": "1"}))
+    write_best(str(tmp_path), best(sweep=in_environment(NOTE="it's $HOME; `id`", OMP_NUM_THREADS="1")))
     script = ResultsPaths(str(tmp_path)).environment_script
     shown = subprocess.run(["sh", "-c", f'. "{script}"; printf %s "$NOTE"'], capture_output=True, text=True, check=True)
     assert shown.stdout == "it's $HOME; `id`"
@@ -87,7 +92,7 @@ def test_a_write_cut_short_leaves_the_old_best(tmp_path: Path, monkeypatch: pyte
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("raysweep.results.export.shlex.quote", killed)
-        write_best(str(tmp_path), best(environment={"A": "b"}, exported_at="later"))
+        write_best(str(tmp_path), best(sweep=in_environment(A="b"), exported_at="later"))
     assert paths.best_yaml.read_text() == before
     write_best(str(tmp_path), best(exported_at="later"))
     assert "later" in paths.best_yaml.read_text()

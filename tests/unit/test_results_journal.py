@@ -62,9 +62,9 @@ def test_a_resumed_sweep_is_no_longer_finished(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     write(path, ("sweep", sweep()), ("finished", {"reason": "12 trials spent"}))
     assert read_journal(path).finished == {"reason": "12 trials spent"}
-    write(path, ("sweep", sweep(precision="fp32")))
+    write(path, ("sweep", sweep(memory_budget_bytes=7)))
     assert read_journal(path).finished is None
-    assert read_journal(path).sweep.precision == "fp32"
+    assert read_journal(path).sweep.memory_budget_bytes == 7
 
 
 def test_no_journal_is_one_clear_error(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from results_builders import MIB, completed, confirmed, failed, ident, plan_row, records, sweep
+from results_builders import MIB, WORKLOAD, completed, confirmed, failed, ident, plan_row, records, sweep
 
 from raysweep.results.parity import Losses, loss_parity
 from raysweep.results.records import derive_records
@@ -104,7 +106,7 @@ def test_parity_tolerance_depends_on_precision() -> None:
     shift = [completed(ident(1)), completed(ident(2)), completed(ident(4), first_loss=5.5 * 1.005)]
     assert [each.loss_parity for each in records(*shift)] == [True, True, True]
     rows = [plan_row(number) for number in (1, 2, 4)]
-    exact = derive_records(sweep(*rows, precision="fp32"), measurements=shift)
+    exact = derive_records(sweep(*rows, workload=replace(WORKLOAD, precision="fp32")), measurements=shift)
     assert [each.loss_parity for each in exact] == [True, True, False]
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from worker_builders import request_for, use_built_operators
+from worker_builders import request_for
 
 from raysweep.errors import OutOfMemory
 from raysweep.worker.process import prepare_process
@@ -19,7 +19,6 @@ P, BUCKET, LARGEST = 3_233_280, 2_000_000, 4 * 256**2
 
 def run_rank(rank: int, folder: str) -> None:
     """Measure every stage on one of two ranks, stage 2 twice, then one budget that is too small."""
-    use_built_operators()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     context = prepare_process(rank=rank, local_rank=rank, local_world_size=2, world_size=2, node="here")

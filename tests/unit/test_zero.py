@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from builders import make_candidate, make_workload
 
 from raysweep.units import gib
 from raysweep.zero import (
@@ -11,8 +14,10 @@ from raysweep.zero import (
     model_state_bytes,
     model_state_terms,
     recompute_flops_share,
+    sent_bytes_per_step,
     textbook_traffic_bytes,
 )
+from raysweep.zero_settings import ZeroSettings
 
 P, N = 7_000_000_000, 8
 
@@ -50,3 +55,11 @@ def test_stage_3_sends_more_when_parameters_are_released() -> None:
     assert deepspeed_traffic_bytes(3, small, N) == 4 * small * 7 / 8
     released = deepspeed_traffic_bytes(3, small, N, max_live=1, checkpointed_share=1.0)
     assert released / (small * 7 / 8) == pytest.approx(7.2, abs=0.01)
+
+
+def test_frozen_parameters_are_sent_at_stage_3_only() -> None:
+    shape = replace(make_workload().shape, trainable_parameters=1000)  # type: ignore[type-var]
+    workload = make_workload(shape=shape)
+    assert sent_bytes_per_step(make_candidate(zero_stage=1), workload, ZeroSettings()) == 6 * 1000 / 2
+    assert sent_bytes_per_step(make_candidate(zero_stage=3), workload, ZeroSettings()) == 4 * shape.parameters / 2
+    assert sent_bytes_per_step(make_candidate(), make_workload(shape=None), ZeroSettings()) is None

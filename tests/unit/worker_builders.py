@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -78,17 +75,10 @@ def _config(stage: int, micro_batch: int, accumulation: int, precision: str, lea
 @functools.cache
 def single_rank() -> RankContext:
     """This process as the only rank of a group; made once."""
-    use_built_operators()
     torch.set_num_threads(1)
     if not dist.is_initialized():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     return prepare_process(rank=0, local_rank=0, local_world_size=1, world_size=1, node="here")
-
-
-def use_built_operators() -> None:
-    """Let DeepSpeed find the operator that it built before, and the ninja of this environment."""
-    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path("~/.cache/raysweep/ext").expanduser()))
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 class ScriptedEngine:
