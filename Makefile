@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: sweep test check format bench
+.PHONY: sweep test test-slow check format bench
 
 # Set up, run the quickstart sweep, print the winner and where its files are.
 sweep: .venv/installed
@@ -11,6 +11,10 @@ sweep: .venv/installed
 # Set up, run all tests.
 test: .venv/installed
 	$(BIN)/python -m pytest
+
+# The tests that take minutes: whole sweeps of model families, warm against fresh groups.
+test-slow: .venv/installed
+	$(BIN)/python -m pytest -m slow
 
 # Format, lint, types, structure.
 check: .venv/installed

@@ -169,6 +169,7 @@ class SweepStart:
     workload: Workload
     base_ds_config: Mapping[str, Any]
     """What each candidate's config is rendered over."""
+    resources_per_worker: Mapping[str, float] = field(default_factory=dict)
     memory_budget_bytes: int | None
     allow_loss_difference: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)

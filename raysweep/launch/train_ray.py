@@ -87,7 +87,9 @@ def main() -> None:
             "save": given.save and str(Path(given.save).absolute()),
         },
         torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if on_cuda else "gloo"),
-        scaling_config=ScalingConfig(num_workers=workload.world_size, use_gpu=on_cuda),
+        scaling_config=ScalingConfig(
+            num_workers=workload.world_size, use_gpu=on_cuda, resources_per_worker=best["resources_per_worker"]
+        ),
     ).fit()
 
 

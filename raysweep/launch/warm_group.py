@@ -132,5 +132,7 @@ def set_train_variables(*, start_timeout_s: float) -> None:
         RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S="600",
         RAY_TRAIN_HEALTH_CHECK_INTERVAL_S=str(HEALTH_CHECK_INTERVAL_S),
         RAY_TRAIN_ENABLE_PRINT_PATCH="0",
+        # One process less a group. Nothing here acts on the notice of a preemption: a node that goes is a node lost.
+        RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="0",
         RAY_CHDIR_TO_TRIAL_DIR="0",
     )

@@ -130,6 +130,7 @@ def _summary(best: BestCandidate) -> dict[str, Any]:
             "versions": dict(best.sweep.versions),
         },
         "workload": to_dict(best.sweep.workload),
+        "resources_per_worker": dict(best.sweep.resources_per_worker),
     }
 
 

@@ -121,6 +121,7 @@ def sweep_start(sweep: Sweep, plan: SweepPlan) -> SweepStart:
         sweep_sha256=sweep.sweep_sha256,
         workload=sweep.workload,
         base_ds_config=sweep.base_ds_config,
+        resources_per_worker=sweep.file.workers.resources_per_worker,
         memory_budget_bytes=plan.memory_budget_bytes,
         allow_loss_difference=sweep.file.allow_loss_difference,
         versions=installed_versions(),

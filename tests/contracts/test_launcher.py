@@ -14,7 +14,10 @@ from raysweep.launch.launcher import Launcher
 from raysweep.trial import FailureKind, LaunchRequest, TrialStatus
 from raysweep.units import KIB, MIB
 
-KINDS_ON_RAY = [pytest.param(kind, marks=pytest.mark.ray) for kind in ("warm", "fresh")]
+KINDS_ON_RAY = [
+    pytest.param("warm", marks=pytest.mark.ray),
+    pytest.param("fresh", marks=[pytest.mark.ray, pytest.mark.slow]),
+]
 
 
 @pytest.fixture(scope="module", params=["in_process", *KINDS_ON_RAY])

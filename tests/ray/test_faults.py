@@ -30,17 +30,18 @@ SPACE = {"zero_stage": [1, 2], "activation_checkpoint_interval": [0], "micro_bat
 
 
 def test_a_killed_rank_costs_a_group_and_not_the_sweep(tmp_path: Path) -> None:
-    process = start(write_sweep(tmp_path, space=SPACE, measure={"measured_seconds": 1.5}))
+    search = {"method": "grid", "confirm": False}
+    process = start(write_sweep(tmp_path, space=SPACE, search=search, measure={"measured_seconds": 1.5}))
     log = _first_log(tmp_path, rank=1)
     wait_for_line(log, "candidate ", count=2)
     kill(pid_of(log))
-    assert process.wait(timeout=280) == 0, process.output()
+    assert process.wait(timeout=280) == 5, process.output()
     rows = measurements(tmp_path)
     lost = [row for row in rows if row["failure_kind"] == "infrastructure"]
     assert len(lost) == 1 and "rank 1" in lost[0]["reason"]
     assert [row["status"] for row in rows if row["phase"] == "retry"] == ["COMPLETED"]
     assert all(row["status"] == "COMPLETED" for row in trials(tmp_path))
-    assert selection(tmp_path)["confirmed"]
+    assert selection(tmp_path)["winner"]
     assert not alive({pid for row in rows for pid in row["worker_pids"]})
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -23,7 +26,7 @@ class Ran:
     def __init__(self, folder: Path) -> None:
         workers = {"count": 3, "resources_per_worker": {"CPU": 0.3}}
         space = {
-            "zero_stage": [0, 1, 2, 3],
+            "zero_stage": [0, 3],
             "activation_checkpoint_interval": [0, 2],
             "micro_batch_size_per_gpu": [1],
         }
@@ -32,7 +35,7 @@ class Ran:
         while process.poll() is None:
             for child in descendants(process.pid):
                 names.setdefault(child.pid, _name(child))
-            time.sleep(0.2)
+            time.sleep(0.5)
         self.exit_code = process.returncode
         self.output = process.output()
         self.process_names = set(names.values())
@@ -62,7 +65,7 @@ def test_it_ends_with_a_confirmed_winner(ran: Ran) -> None:
 
 
 def test_every_row_completed_within_the_budget_and_the_fastest_confirmed_won(ran: Ran) -> None:
-    assert len(ran.trials) == 8
+    assert len(ran.trials) == 4
     assert all(row["status"] == "COMPLETED" for row in ran.trials), ran.output
     assert all(row["peak_memory_bytes"] <= row["memory_budget_bytes"] for row in ran.trials)
     confirmed = {row["candidate_id"]: row for row in ran.trials if row["confirmed"]}
@@ -111,6 +114,17 @@ def test_the_exported_config_is_the_one_that_was_measured(ran: Ran) -> None:
     assert {row["ds_config_sha256"] for row in winner} == {sha256_of(exported)}
     best = yaml.safe_load((ran.folder / "results/best/best.yaml").read_text())
     assert best["candidate"]["candidate_id"] == ran.selection["winner"]
+
+
+@pytest.mark.slow
+def test_the_exported_script_trains(ran: Ran) -> None:
+    script = ran.folder / "results/best/train_ray.py"
+    command = [sys.executable, str(script), "--steps", "20", "--save", str(ran.folder / "saved")]
+    done = subprocess.run(command, cwd=ran.folder, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    losses = [float(loss) for loss in re.findall(r"step \d+: loss (\d+\.\d+)", done.stdout + done.stderr)]
+    assert len(losses) == 20 and losses[-1] < losses[0]
+    assert list((ran.folder / "saved").glob("global_step20/*optim_states.pt"))
 
 
 def test_nothing_but_ray_starts_processes_b04_b02(ran: Ran) -> None:
