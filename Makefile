@@ -27,8 +27,9 @@ format: .venv/installed
 	$(BIN)/python -m ruff format .
 	$(BIN)/python -m ruff check --fix .
 
-# The stamp is made last, so an installation that was cut off is done again.
+# The stamp is made last, so an installation that was cut off is done again. Most of torch's 10,000 modules are never
+# imported, so they are compiled on first use.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch .venv/installed

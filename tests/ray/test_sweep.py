@@ -1,4 +1,4 @@
-"""A whole sweep over three real workers: search in one warm group, confirmation, export, records."""
+"""A whole sweep over real workers: search in one warm group, confirmation, export, records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from sweeps import alive, descendants, measurements, selection, start, trials, write_sweep
+from sweeps import alive, descendants, measurements, run, selection, start, trials, write_sweep
 
 from raysweep.serde import sha256_of
 
@@ -24,13 +24,12 @@ class Ran:
     """A finished sweep, with what was seen of its processes while it ran."""
 
     def __init__(self, folder: Path) -> None:
-        workers = {"count": 3, "resources_per_worker": {"CPU": 0.3}}
         space = {
             "zero_stage": [0, 3],
             "activation_checkpoint_interval": [2],
             "micro_batch_size_per_gpu": [1],
         }
-        process = start(write_sweep(folder, workers=workers, space=space, global_batch_size=9))
+        process = start(write_sweep(folder, space=space))
         names: dict[int, str] = {}
         while process.poll() is None:
             for child in descendants(process.pid):
@@ -75,8 +74,20 @@ def test_every_row_completed_within_the_budget_and_the_fastest_confirmed_won(ran
     assert winner is fastest or tied_with_less
 
 
-def test_three_workers_make_the_global_batch_of_nine_b13(ran: Ran) -> None:
-    batches = {(row["world_size"], row["gradient_accumulation_steps"], row["global_batch_size"]) for row in ran.trials}
+@pytest.mark.slow
+def test_three_workers_make_the_global_batch_of_nine_b13(tmp_path: Path) -> None:
+    path = write_sweep(
+        tmp_path,
+        workers={"count": 3, "resources_per_worker": {"CPU": 0.3}},
+        space={"zero_stage": [2, 3], "activation_checkpoint_interval": [0], "micro_batch_size_per_gpu": [1]},
+        global_batch_size=9,
+        search={"method": "grid", "confirm": False},
+    )
+    exit_code, output = run(path)
+    assert exit_code == 5, output
+    rows = trials(tmp_path)
+    assert {row["status"] for row in rows} == {"COMPLETED"} and len({row["first_loss"] for row in rows}) == 1
+    batches = {(row["world_size"], row["gradient_accumulation_steps"], row["global_batch_size"]) for row in rows}
     assert batches == {(3, 3, 9)}
 
 
