@@ -27,9 +27,10 @@ format: .venv/installed
 	$(BIN)/python -m ruff format .
 	$(BIN)/python -m ruff check --fix .
 
-# The stamp is made last, so an installation that was cut off is done again. Most of torch's 10,000 modules are never
-# imported, so they are compiled on first use.
+# The stamp is made last, so an installation that was cut off is done again. Modules are compiled by all cores, where
+# pip would use one; a few are templates that do not compile.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	-$(BIN)/python -m compileall -qq -j 0 .venv/lib
 	touch .venv/installed
