@@ -32,5 +32,5 @@ format: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
-	-$(BIN)/python -m compileall -qq -j 0 .venv/lib
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	touch .venv/installed

@@ -110,11 +110,10 @@ def memory_budget_bytes(sweep: Sweep, *, device_memory_bytes: int | None) -> int
 
 
 def search_order(sweep: Sweep, plan: SweepPlan) -> list[Candidate]:
-    """The candidates to launch, in seeded random order, so that drift of the machine is not mistaken for an axis."""
+    """The admitted in seeded random order, so that drift of the machine is not mistaken for an axis."""
     order = plan.admitted
     random.Random(sweep.file.search.seed).shuffle(order)
-    trials = sweep.file.search.trials
-    return order if sweep.file.search.method == "grid" or trials is None else order[:trials]
+    return order
 
 
 def predicted_seconds(candidate: Candidate, workload: Workload, window: MeasurementWindow) -> float:

@@ -52,8 +52,12 @@ class Sweep:
         return sha256_of(self.file.model_dump(mode="json"))
 
 
-def load_sweep(path: str | Path) -> Sweep:
+def load_sweep(path: str | Path, *, search: Mapping[str, Any] | None = None) -> Sweep:
     """Read and check a sweep file.
+
+    Args:
+        path: the file.
+        search: values of its `search` section that replace what is written there.
 
     Raises:
         ConfigError: when the file is missing, is no YAML, or breaks a rule of the schema.
@@ -68,6 +72,8 @@ def load_sweep(path: str | Path) -> Sweep:
         raise ConfigError(
             key=str(path), rule="a sweep file is a mapping of sections (name, model, workers, space, ...)"
         )
+    if search:
+        plain = {**plain, "search": {**(plain.get("search") or {}), **search}}
     try:
         file = SweepFile.model_validate(plain)
     except ValidationError as error:

@@ -76,8 +76,8 @@ class SpaceSection(Section):
 class SearchSection(Section):
     """How candidates are chosen, and the most that may be spent."""
 
-    method: Literal["grid", "random"] = "random"
-    """grid: every admitted candidate. random: a seeded sample. Both run in seeded random order."""
+    method: Literal["grid", "random", "optuna"] = "random"
+    """grid: every admitted candidate. random: a seeded sample. optuna: TPE, with memory as its constraint."""
     seed: int = 0
     trials: Positive | None = None
     seconds: Annotated[float, Field(gt=0)] | None = None

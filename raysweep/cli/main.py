@@ -136,14 +136,22 @@ def run(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where an earlier run of this sweep ended.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove what an earlier run left.")] = False,
+    searcher: Annotated[str | None, typer.Option(help="grid, random or optuna, in place of the file's.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Launches at most, in place of the file's.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Length of the search, in place of the file's.")] = None,
+    worker_hours: Annotated[float | None, typer.Option(help="Worker-hours, in place of the file's.")] = None,
 ) -> None:
     """Search, confirm the best in fresh worker groups, and export the winner.
 
-    Example:
+    Examples:
         raysweep run search_spaces/quickstart.yaml
+        raysweep run search_spaces/quickstart.yaml --resume --trials 20
+        raysweep run search_spaces/quickstart.yaml --overwrite --searcher optuna --trials 8
     """
     # The file is read and its model counted before Ray is loaded, so that a slip in either is told at once.
-    read = with_facts(load_sweep(sweep), note=tell_terminal)
+    options = {"method": searcher, "trials": trials, "seconds": seconds, "worker_hours": worker_hours}
+    given = {key: value for key, value in options.items() if value is not None}
+    read = with_facts(load_sweep(sweep, search=given), note=tell_terminal)
     from raysweep.cli import run as verb
 
     verb.run(read, address=address, resume=resume, overwrite=overwrite)

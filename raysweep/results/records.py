@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raysweep.candidate import Candidate
+from raysweep.dominance import needs_no_less_memory
 from raysweep.measurement import Figures
 from raysweep.results.confirm import Confirmation, confirmations
 from raysweep.results.parity import LOSS_TOLERANCE, Losses, loss_parity
@@ -93,12 +95,15 @@ def derive_records(
     confirmed = confirmations(measurements)
     ends = {end.group_id: end.reason for end in group_ends}
     parity = _parity(sweep, launches)
+    too_large = [
+        row.candidate for row in sweep.plan_rows if _ran_out_of_memory(launches.get(row.candidate.candidate_id))
+    ]
     records = []
     for row in sweep.plan_rows:
         candidate_id = row.candidate.candidate_id
         launch = launches.get(candidate_id)
         values = _shared_values(sweep, row) | (
-            _launched_values(launch, ends) if launch else _unlaunched_values(row, stop_reason)
+            _launched_values(launch, ends) if launch else _unlaunched_values(row, too_large, stop_reason)
         )
         values |= _confirmed_values(confirmed.get(candidate_id), values["reason"])
         records.append(TrialRecord(**values, loss_parity=parity.get(candidate_id)))
@@ -142,9 +147,20 @@ def _shared_values(sweep: SweepStart, row: PlanRow) -> dict[str, Any]:
     }
 
 
-def _unlaunched_values(row: PlanRow, stop_reason: str) -> dict[str, Any]:
+def _ran_out_of_memory(launch: Measurement | None) -> bool:
+    return launch is not None and launch.status is TrialStatus.OOM
+
+
+def _unlaunched_values(row: PlanRow, too_large: Sequence[Candidate], stop_reason: str) -> dict[str, Any]:
     if row.status is not None:
         return {"status": row.status, "skip_rule": row.skip_rule, "reason": row.reason}
+    smaller = next((each for each in too_large if needs_no_less_memory(row.candidate, each)), None)
+    if smaller is not None:
+        return {
+            "status": TrialStatus.SKIPPED,
+            "skip_rule": SkipRule.DOMINATED,
+            "reason": f"needs no less memory than {smaller.candidate_id}, which ran out of it",
+        }
     return {
         "status": TrialStatus.SKIPPED,
         "skip_rule": SkipRule.SEARCH_STOPPED,

@@ -19,7 +19,7 @@ from raysweep.launch.cluster import check_capacity, ray_session
 from raysweep.launch.devices import device_memory_bytes
 from raysweep.launch.launcher import Launcher
 from raysweep.launch.warm_group import GroupSpec, WarmGroup
-from raysweep.plan import SweepPlan, make_plan, search_order
+from raysweep.plan import SweepPlan, make_plan
 from raysweep.results.confirm import demoted
 from raysweep.results.export import remove_best, write_best, write_selection
 from raysweep.results.finalists import finalists
@@ -31,7 +31,8 @@ from raysweep.search.best import best_of
 from raysweep.search.confirm import confirm
 from raysweep.search.recorder import Recorder, check_folder, check_same_sweep
 from raysweep.search.requests import RequestMaker
-from raysweep.search.searcher import OrderedSearcher
+from raysweep.search.searcher import CandidateSearcher
+from raysweep.search.searchers import make_searcher
 from raysweep.search.tuner import run_trials
 from raysweep.serde import canonical_json
 from raysweep.sweep_file import Sweep
@@ -114,13 +115,6 @@ def _distinct_configs(sweep: Sweep) -> list[Mapping[str, object]]:
     return [render(each, workload=sweep.workload, base=sweep.base_ds_config) for each in distinct.values()]
 
 
-def _when_used_up(sweep: Sweep, plan: SweepPlan) -> str:
-    trials, admitted = plan.cost.trials, len(plan.admitted)
-    if trials == admitted:
-        return "every admitted candidate was launched"
-    return f"the budget of {sweep.file.search.trials} trials, for {admitted} admitted candidates, was spent"
-
-
 def _device_memory(sweep: Sweep) -> int | None:
     if sweep.memory_budget_bytes is not None:
         return None
@@ -143,17 +137,12 @@ class _Run:
     def to_the_end(self, began_s: float) -> SweepResult:
         requests = RequestMaker(sweep=self.sweep, memory_budget_bytes=self.plan.memory_budget_bytes)
         kept = self.recorder.kept()
-        order = [c for c in search_order(self.sweep, self.plan) if c.candidate_id not in kept]
-        self.observer.planned(self.plan, len(order))
-        searcher = OrderedSearcher(
-            [candidate.candidate_id for candidate in order],
-            when_used_up=_when_used_up(self.sweep, self.plan),
-            seconds=self.sweep.file.search.budget().seconds_allowed(self.sweep.workload.world_size),
-        )
+        searcher = make_searcher(self.sweep, self.plan, kept)
+        self.observer.planned(self.plan, searcher.most_launches)
         try:
             with self._launcher() as (launcher, make_launcher):
                 try:
-                    self._search(requests.make_all(order), searcher, launcher, make_launcher)
+                    self._search(requests.make_all(searcher.left), searcher, launcher, make_launcher)
                     if self.sweep.file.search.confirm:
                         self._confirm(requests, launcher)
                 finally:
@@ -193,17 +182,18 @@ class _Run:
     def _search(
         self,
         requests: Mapping[str, LaunchRequest],
-        searcher: OrderedSearcher,
+        searcher: CandidateSearcher,
         launcher: Launcher,
         make_launcher: Callable[[], Launcher],
     ) -> None:
-        if not requests:
+        if not searcher.most_launches:
             searcher.stop("every candidate had been measured before")
             return
         limit_s = self.sweep.file.cluster.group_start_timeout_seconds
         self.observer.note(
-            f"searching: {len(requests)} candidates, in random order; first {self.sweep.workload.world_size} workers "
-            f"start, and on a new machine build an operator (minutes; given up after {format_seconds(limit_s)})"
+            f"searching by {self.sweep.file.search.method}: {searcher.most_launches} candidates; first "
+            f"{self.sweep.workload.world_size} workers start, and on a new machine build an operator "
+            f"(minutes; given up after {format_seconds(limit_s)})"
         )
 
         def on_measured(measurements: list[Measurement]) -> None:

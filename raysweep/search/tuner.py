@@ -13,7 +13,7 @@ from ray import tune
 from raysweep.errors import GroupCannotStart, PreflightError
 from raysweep.launch.attempts import run_candidate
 from raysweep.launch.launcher import Launcher
-from raysweep.search.searcher import OrderedSearcher
+from raysweep.search.searcher import CandidateSearcher
 from raysweep.serde import from_dict, to_dict
 from raysweep.trial import LaunchRequest, Measurement
 
@@ -26,7 +26,7 @@ LauncherFactory = Callable[[], Launcher]
 def run_trials(
     requests: Mapping[str, LaunchRequest],
     *,
-    searcher: OrderedSearcher,
+    searcher: CandidateSearcher,
     make_launcher: LauncherFactory,
     on_measured: Callable[[list[Measurement]], None],
 ) -> None:
@@ -99,7 +99,7 @@ def _run_trial(config: Mapping[str, Any], *, requests: Mapping[str, Any], make_l
 class _Listener(tune.Callback):  # type: ignore[misc]
     """Hands each trial's launches on, in the driver, the moment they are reported."""
 
-    def __init__(self, on_measured: Callable[[list[Measurement]], None], searcher: OrderedSearcher) -> None:
+    def __init__(self, on_measured: Callable[[list[Measurement]], None], searcher: CandidateSearcher) -> None:
         self._on_measured = on_measured
         self._searcher = searcher
         self.cannot_start = ""

@@ -14,7 +14,7 @@ OUTSIDE = {
     "estimate": {"pydantic", "deepspeed", "torch"},
     "worker": {"torch", "deepspeed", "transformers", "peft"},
     "launch": {"ray", "psutil"},
-    "search": {"ray"},
+    "search": {"ray", "optuna"},
     "results": {"pyarrow", "yaml"},
     "cli": {"typer"},
 }
@@ -34,6 +34,7 @@ INSIDE = {
 DOORS = {
     "raysweep.cli.main": {f"raysweep.cli.{verb}" for verb in ("plan", "run", "show", "export")},
     "raysweep.search.sweep_run": {"raysweep.launch.in_process"},
+    "raysweep.search.searchers": {"raysweep.search.optuna_searcher"},
     "raysweep.launch.worker_loop": {"raysweep.worker.loop", "raysweep.worker.process"},
     "raysweep.launch.train_ray": {
         "raysweep.launch.worker_loop",

@@ -81,7 +81,12 @@ def test_the_order_is_random_seeded_and_complete(tmp_path: Path) -> None:
 
 def test_random_search_takes_as_many_as_it_may(tmp_path: Path) -> None:
     sweep, plan = _planned(tmp_path, search={"method": "random", "trials": 5})
-    assert len(search_order(sweep, plan)) == plan.cost.trials == 5
+    assert plan.cost.trials == 5
+    order = search_order(sweep, plan)
+    assert (
+        sorted(c.candidate_id for c in order) == sorted(c.candidate_id for c in plan.admitted)
+        and order != plan.admitted
+    )
 
 
 def test_cost_counts_trials_groups_and_worker_hours(tmp_path: Path) -> None:
