@@ -73,7 +73,7 @@ def _root(
 ) -> None:
     """Find the fastest DeepSpeed configuration that fits: ZeRO stage, activation checkpointing, micro-batch.
 
-    Start with: raysweep plan SWEEP, then raysweep run SWEEP.
+    Start with: raysweep init, then raysweep plan SWEEP, then raysweep run SWEEP.
     """
     if version:
         typer.echo(f"raysweep {__version__}")
@@ -139,6 +139,7 @@ def run(
     searcher: Annotated[str | None, typer.Option(help="grid, random or optuna, in place of the file's.")] = None,
     trials: Annotated[int | None, typer.Option(help="Launches at most, in place of the file's.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Length of the search, in place of the file's.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a large sweep.")] = False,
     worker_hours: Annotated[float | None, typer.Option(help="Worker-hours, in place of the file's.")] = None,
 ) -> None:
     """Search, confirm the best in fresh worker groups, and export the winner.
@@ -154,7 +155,31 @@ def run(
     read = with_facts(load_sweep(sweep, search=given), note=tell_terminal)
     from raysweep.cli import run as verb
 
-    verb.run(read, address=address, resume=resume, overwrite=overwrite)
+    verb.run(read, address=address, resume=resume, overwrite=overwrite, yes=yes)
+
+
+@app.command()
+def init(
+    output: Annotated[str, typer.Argument(help="The sweep file to write.")] = "sweep.yaml",
+    model: Annotated[
+        str | None,
+        typer.Option(help="gpt, a config class of transformers, a config.json, or package.module:function."),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Workers, one a GPU.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Global batch size, in samples.")] = None,
+    seq_len: Annotated[int | None, typer.Option(min=1, help="Sequence length.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or gpu; what is found here where not given.")] = None,
+) -> None:
+    """Write a first sweep file, with comments; at a terminal what no option gives is asked.
+
+    Example:
+        raysweep init mine.yaml --model GPT2Config --workers 8 --batch 256 --seq-len 1024
+    """
+    from raysweep.cli import init as verb
+
+    if device not in (None, "cpu", "gpu"):
+        raise typer.BadParameter(f"{device!r} is neither cpu nor gpu", param_hint="--device")
+    verb.init(output, model=model, workers=workers, global_batch_size=batch, sequence_length=seq_len, device=device)
 
 
 @app.command()

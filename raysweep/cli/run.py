@@ -1,72 +1,47 @@
-"""`raysweep run`: runs a sweep and prints a line for each launch, then the winner."""
+"""`raysweep run`: runs a sweep, shows how far it is, then the winner."""
 
 from __future__ import annotations
 
-import textwrap
+from contextlib import nullcontext
 
 import typer
+from rich.console import Console
 
-from raysweep.cli.plan import render_plan
-from raysweep.plan import SweepPlan
+from raysweep.cli.live import LiveTable
+from raysweep.cli.progress import Lines
+from raysweep.plan import make_plan
+from raysweep.results.payback import payback
 from raysweep.results.side_by_side import render_side_by_side
 from raysweep.search.sweep_run import SweepResult, run_sweep
 from raysweep.sweep_file import Sweep
-from raysweep.trial import Measurement, Phase
 from raysweep.units import format_bytes, format_seconds
 
 UNCONFIRMED = 5
-WIDEST_REASON = 120
-"""Characters of a reason on one line; `raysweep show` and trials.parquet have all of it."""
+ASK_ABOVE_WORKER_HOURS = 1.0
+"""A sweep that is expected to take more is asked about, where a person can answer."""
 
 
-def run(sweep: Sweep, *, address: str | None, resume: bool, overwrite: bool) -> None:
+def run(sweep: Sweep, *, address: str | None, resume: bool, overwrite: bool, yes: bool) -> None:
     """Run a sweep.
 
     Raises:
         typer.Exit: with code 5 when the best was not confirmed.
+        typer.Abort: when a person at a terminal does not want what it costs.
     """
-    result = run_sweep(sweep, observer=_Printer(sweep), address=address, resume=resume, overwrite=overwrite)
+    console = Console()
+    if console.is_terminal and not yes:
+        _ask(sweep)
+    with LiveTable(sweep, console) if console.is_terminal else nullcontext(Lines(sweep)) as observer:
+        result = run_sweep(sweep, observer=observer, address=address, resume=resume, overwrite=overwrite)
     typer.echo(summary(result))
     if not result.selection.confirmed:
         raise typer.Exit(UNCONFIRMED)
 
 
-class _Printer:
-    """Prints one plain line for everything that happens."""
-
-    def __init__(self, sweep: Sweep) -> None:
-        self._sweep = sweep
-        self._launches = 0
-        self._done = 0
-        self._budget_bytes: int | None = None
-
-    def planned(self, plan: SweepPlan, launches: int) -> None:
-        self._launches = launches
-        self._budget_bytes = plan.memory_budget_bytes
-        typer.echo(render_plan(self._sweep, plan))
-        typer.echo("")
-
-    def note(self, text: str) -> None:
-        typer.echo(text)
-
-    def measured(self, measurement: Measurement) -> None:
-        typer.echo(f"{self._place(measurement):>12}  {measurement.candidate_id:<16} {self._figures(measurement)}")
-
-    def _place(self, measurement: Measurement) -> str:
-        if measurement.phase is Phase.CONFIRM:
-            return f"round {measurement.round}"
-        if measurement.phase is Phase.SEARCH:
-            self._done += 1
-        return f"{self._done}/{self._launches}" if measurement.phase is Phase.SEARCH else "once more"
-
-    def _figures(self, measurement: Measurement) -> str:
-        peak = format_bytes(measurement.peak_memory_bytes)
-        memory = f"peak {peak} of {format_bytes(self._budget_bytes)}"
-        figures = measurement.figures
-        if figures is None:
-            kind = f" ({measurement.failure_kind})" if measurement.failure_kind else ""
-            return textwrap.shorten(f"{measurement.status}{kind}: {measurement.reason}", WIDEST_REASON)
-        return f"{figures.samples_per_s:8.2f} samples/s  {memory}  in {format_seconds(measurement.wall_s)}"
+def _ask(sweep: Sweep) -> None:
+    hours = make_plan(sweep).cost.worker_hours
+    if hours > ASK_ABOVE_WORKER_HOURS:
+        typer.confirm(f"This is expected to take {hours:.1f} worker-hours. Go on?", abort=True)
 
 
 def summary(result: SweepResult) -> str:
@@ -90,9 +65,11 @@ def summary(result: SweepResult) -> str:
     comparison = render_side_by_side(result.records)
     if comparison:
         lines += ["", comparison, ""]
+    paid_back = payback(result.records, winner=selection.winner, wall_s=result.wall_s)
     lines += [
-        f"Spent: {result.launches} launches in {result.group_starts} worker groups, {format_seconds(result.wall_s)}; "
-        f"the search ended because {result.stop_reason}",
+        *filter(None, [paid_back]),
+        f"Spent: {result.launches} launches in {result.group_starts} worker groups, {format_seconds(result.wall_s)}, "
+        f"{result.wall_s * winner.world_size / 3600:.2f} worker-hours; the search ended because {result.stop_reason}",
         f"Files: {result.folder}/best/ds_config.json, {result.folder}/trials.parquet; raysweep show {result.folder}",
     ]
     return "\n".join(lines)

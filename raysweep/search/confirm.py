@@ -20,9 +20,12 @@ def confirm(
     launcher: Launcher,
     finalists: Sequence[LaunchRequest],
     *,
+    on_launching: Callable[[str, int], None],
     on_measured: Callable[[list[Measurement]], None],
 ) -> list[Measurement]:
     """Measure all finalists once in each of three fresh groups; one that fails is left out from then on.
+
+    `on_launching` is told each candidate and round before, `on_measured` each launch after.
 
     Pairs measured in one group share its process and its hour, so that their differences can be taken in pairs.
     """
@@ -36,6 +39,7 @@ def confirm(
         launcher.recycle(f"confirmation round {round_number} starts in a fresh group")
         for candidate_id in rotated(alive, round_number):
             request = replace(requests[candidate_id], phase=Phase.CONFIRM, round=round_number)
+            on_launching(candidate_id, round_number)
             measured.append(launcher.launch(request))
             on_measured([measured[-1]])
     return measured

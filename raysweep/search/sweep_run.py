@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from raysweep.ds_config import render
 from raysweep.errors import GroupCannotStart, NothingSucceeded
@@ -29,6 +28,7 @@ from raysweep.results.select import Selection, choose_winner
 from raysweep.results.store import records_from
 from raysweep.search.best import best_of
 from raysweep.search.confirm import confirm
+from raysweep.search.observer import Observer
 from raysweep.search.recorder import Recorder, check_folder, check_same_sweep
 from raysweep.search.requests import RequestMaker
 from raysweep.search.searcher import CandidateSearcher
@@ -36,24 +36,8 @@ from raysweep.search.searchers import make_searcher
 from raysweep.search.tuner import run_trials
 from raysweep.serde import canonical_json
 from raysweep.sweep_file import Sweep
-from raysweep.trial import LaunchRequest, Measurement
+from raysweep.trial import LaunchRequest, Measurement, Phase
 from raysweep.units import format_seconds
-
-
-class Observer(Protocol):
-    """Is told what happens in a sweep, as it happens."""
-
-    def planned(self, plan: SweepPlan, launches: int) -> None:
-        """The plan stands; `launches` candidates will be launched."""
-        ...
-
-    def note(self, text: str) -> None:
-        """A step of the sweep began."""
-        ...
-
-    def measured(self, measurement: Measurement) -> None:
-        """A launch ended."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +184,13 @@ class _Run:
             self._record(measurements)
             self._note_group_ends(launcher)
 
-        run_trials(requests, searcher=searcher, make_launcher=make_launcher, on_measured=on_measured)
+        run_trials(
+            requests,
+            searcher=searcher,
+            make_launcher=make_launcher,
+            on_launching=lambda candidate_id: self.observer.launching(candidate_id, Phase.SEARCH, 0),
+            on_measured=on_measured,
+        )
 
     def _confirm(self, requests: RequestMaker, launcher: Launcher) -> None:
         """Confirm the finalists; where all of them fail, those behind them."""
@@ -216,7 +206,12 @@ class _Run:
             if not chosen or any(record.confirmed for record in records):
                 return
             self.observer.note(f"confirming {', '.join(chosen)} in three fresh groups")
-            confirm(launcher, [requests.make(candidates[each]) for each in chosen], on_measured=self._record)
+            confirm(
+                launcher,
+                [requests.make(candidates[each]) for each in chosen],
+                on_launching=lambda each, number: self.observer.launching(each, Phase.CONFIRM, number),
+                on_measured=self._record,
+            )
 
     def _record(self, measurements: list[Measurement]) -> None:
         self.recorder.measured(measurements)

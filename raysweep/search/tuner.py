@@ -28,6 +28,7 @@ def run_trials(
     *,
     searcher: CandidateSearcher,
     make_launcher: LauncherFactory,
+    on_launching: Callable[[str], None],
     on_measured: Callable[[list[Measurement]], None],
 ) -> None:
     """Launch the candidates that the searcher proposes, one at a time.
@@ -36,6 +37,7 @@ def run_trials(
         requests: candidate_id -> what to launch.
         searcher: proposes candidate ids.
         make_launcher: called in the trial's own process; must pickle.
+        on_launching: called in this process with each candidate's id, before it is launched.
         on_measured: called in this process with the launches of each candidate, as soon as it is over.
 
     Raises:
@@ -43,7 +45,7 @@ def run_trials(
         PreflightError: when Ray Tune itself failed.
     """
     _set_tune_variables()
-    listener = _Listener(on_measured, searcher)
+    listener = _Listener(on_launching, on_measured, searcher)
     trainable = tune.with_resources(
         tune.with_parameters(
             _run_trial,
@@ -99,7 +101,13 @@ def _run_trial(config: Mapping[str, Any], *, requests: Mapping[str, Any], make_l
 class _Listener(tune.Callback):  # type: ignore[misc]
     """Hands each trial's launches on, in the driver, the moment they are reported."""
 
-    def __init__(self, on_measured: Callable[[list[Measurement]], None], searcher: CandidateSearcher) -> None:
+    def __init__(
+        self,
+        on_launching: Callable[[str], None],
+        on_measured: Callable[[list[Measurement]], None],
+        searcher: CandidateSearcher,
+    ) -> None:
+        self._on_launching = on_launching
         self._on_measured = on_measured
         self._searcher = searcher
         self.cannot_start = ""
@@ -107,6 +115,9 @@ class _Listener(tune.Callback):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         """Ray Tune pickles its callbacks to restore an experiment; a sweep resumes by its own records."""
         return {}
+
+    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        self._on_launching(trial.config["candidate_id"])
 
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Mapping[str, Any], **info: Any) -> None:
         if result.get("cannot_start"):

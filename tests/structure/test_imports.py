@@ -16,7 +16,8 @@ OUTSIDE = {
     "launch": {"ray", "psutil"},
     "search": {"ray", "optuna"},
     "results": {"pyarrow", "yaml"},
-    "cli": {"typer"},
+    "api": set(),
+    "cli": {"typer", "rich"},
 }
 """Folder of the package -> what it may import beside the standard library."""
 
@@ -27,12 +28,13 @@ INSIDE = {
     "launch": {""},
     "search": {"", "estimate", "launch", "results"},
     "results": {""},
+    "api": {"", "estimate", "search", "results"},
     "cli": {"", "estimate", "search", "results"},
 }
 """Folder of the package -> the other folders that it may import; empty is the top level."""
 
 DOORS = {
-    "raysweep.cli.main": {f"raysweep.cli.{verb}" for verb in ("plan", "run", "show", "export")},
+    "raysweep.cli.main": {f"raysweep.cli.{verb}" for verb in ("init", "plan", "run", "show", "export")},
     "raysweep.search.sweep_run": {"raysweep.launch.in_process"},
     "raysweep.search.searchers": {"raysweep.search.optuna_searcher"},
     "raysweep.launch.worker_loop": {"raysweep.worker.loop", "raysweep.worker.process"},

@@ -24,7 +24,7 @@ def test_orders_rotate() -> None:
 
 def test_three_fresh_groups_measure_all_finalists_once_each() -> None:
     launcher = FakeLauncher()
-    measured = confirm(launcher, _finalists(1, 2, 4), on_measured=lambda _: None)
+    measured = confirm(launcher, _finalists(1, 2, 4), on_launching=lambda *_: None, on_measured=lambda _: None)
     assert _batches(launcher) == [1, 2, 4, 2, 4, 1, 4, 1, 2]
     assert [m.round for m in measured] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert {m.phase for m in measured} == {Phase.CONFIRM}
@@ -33,18 +33,18 @@ def test_three_fresh_groups_measure_all_finalists_once_each() -> None:
 
 def test_each_launch_is_told_of_as_it_ends() -> None:
     told: list[list[Measurement]] = []
-    measured = confirm(FakeLauncher(), _finalists(1, 2), on_measured=told.append)
+    measured = confirm(FakeLauncher(), _finalists(1, 2), on_launching=lambda *_: None, on_measured=told.append)
     assert told == [[each] for each in measured]
 
 
 def test_a_finalist_that_fails_is_left_out_from_then_on() -> None:
     launcher = FakeLauncher().runs_out_of_memory_above(2)
-    measured = confirm(launcher, _finalists(1, 4, 2), on_measured=lambda _: None)
+    measured = confirm(launcher, _finalists(1, 4, 2), on_launching=lambda *_: None, on_measured=lambda _: None)
     assert _batches(launcher) == [1, 4, 2, 2, 1, 1, 2]
     assert [m.status for m in measured].count(TrialStatus.OOM) == 1
 
 
 def test_confirmation_ends_where_no_finalist_is_left() -> None:
     launcher = FakeLauncher().runs_out_of_memory_above(2)
-    assert len(confirm(launcher, _finalists(4, 8), on_measured=lambda _: None)) == 2
+    assert len(confirm(launcher, _finalists(4, 8), on_launching=lambda *_: None, on_measured=lambda _: None)) == 2
     assert len(launcher.recycled) == 1

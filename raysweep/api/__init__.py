@@ -1,0 +1,83 @@
+"""The Python API: what the command line does, as four functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raysweep import sweep_file
+from raysweep.estimate.facts import with_facts
+from raysweep.plan import SweepPlan, make_plan
+from raysweep.results.export import read_selection
+from raysweep.results.records import TrialRecord
+from raysweep.results.select import Selection
+from raysweep.results.store import load_trials
+from raysweep.search import sweep_run
+from raysweep.search.observer import Observer
+from raysweep.search.sweep_run import SweepResult
+from raysweep.sweep_file import Sweep
+from raysweep.trial import Measurement
+
+__all__ = ["Results", "Sweep", "SweepPlan", "SweepResult", "load_results", "load_sweep", "make_plan", "run_sweep"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What a results folder holds."""
+
+    trials: Sequence[TrialRecord]
+    """One record a candidate, every candidate of the space."""
+    selection: Selection | None
+    """The winner and why the others lost; None while the sweep runs."""
+
+
+def load_sweep(path: str | Path, *, search: Mapping[str, Any] | None = None) -> Sweep:
+    """Read a sweep file and count its model; `search` replaces values of the section of that name.
+
+    Raises:
+        ConfigError: when the file breaks a rule, or its model cannot be built.
+    """
+    return with_facts(sweep_file.load_sweep(path, search=search), note=lambda text: None)
+
+
+def run_sweep(
+    sweep: Sweep,
+    *,
+    on_trial: Callable[[Measurement], None] | None = None,
+    address: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> SweepResult:
+    """Search, confirm and export.
+
+    Args:
+        sweep: of `load_sweep`.
+        on_trial: called with each launch when it is over, in this process.
+        address: an existing Ray cluster; by default the file's, else a local Ray is started.
+        resume: go on with the records of an earlier run.
+        overwrite: remove what an earlier run left.
+
+    Raises:
+        RaysweepError: what the command line ends with; see docs/results.md for its kinds.
+    """
+    return sweep_run.run_sweep(sweep, observer=_Trials(on_trial), address=address, resume=resume, overwrite=overwrite)
+
+
+def load_results(results: str) -> Results:
+    """What is in a results folder or URI.
+
+    Raises:
+        RaysweepError: when nothing has been written there.
+    """
+    return Results(trials=load_trials(results), selection=read_selection(results))
+
+
+class _Trials(Observer):
+    def __init__(self, on_trial: Callable[[Measurement], None] | None) -> None:
+        self._on_trial = on_trial
+
+    def measured(self, measurement: Measurement) -> None:
+        if self._on_trial is not None:
+            self._on_trial(measurement)

@@ -1,0 +1,48 @@
+"""`raysweep init`: writes a first sweep file from flags, or from a few questions at a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from raysweep.errors import ConfigError
+from raysweep.sweep_template import Answers, sweep_text
+
+QUESTIONS: dict[str, tuple[str, Any]] = {
+    "model": ("Model: gpt, a config class of transformers, a config.json, or package.module:function", "gpt"),
+    "workers": ("Workers (one a GPU)", 2),
+    "global_batch_size": ("Global batch size, samples in one optimizer step", 16),
+    "sequence_length": ("Sequence length", 128),
+}
+"""Answer -> question and what is taken without an answer."""
+
+
+def init(output: str, *, device: str | None, **given: Any) -> None:
+    """Write the file.
+
+    Raises:
+        ConfigError: when it is there already, or the workers cannot share the batch.
+    """
+    path = Path(output)
+    if path.exists():
+        raise ConfigError(key="output", value=output, rule="is there already; give another name")
+    answers = Answers(
+        name=path.stem,
+        on_gpu=(device or _device_here()) == "gpu",
+        **{name: _ask(name) if value is None else value for name, value in given.items()},
+    )
+    path.write_text(sweep_text(answers))
+    typer.echo(f"wrote {output}; next: raysweep plan {output}, raysweep run {output}")
+
+
+def _ask(name: str) -> Any:
+    question, default = QUESTIONS[name]
+    return typer.prompt(question, default=default, err=True) if sys.stdin.isatty() else default
+
+
+def _device_here() -> str:
+    return "gpu" if shutil.which("nvidia-smi") else "cpu"
