@@ -78,9 +78,7 @@ def _model(model: str) -> str:
 def _data(model: str) -> str:
     if ":" in model:
         return "# data: the batches come from the factory"
-    return (
-        "data: {kind: text, path: stdlib}    # Python's standard library; or the path of your text, or kind: synthetic"
-    )
+    return "data: {kind: text, path: stdlib}    # Python's standard library; or the path of your own text"
 
 
 def _micro_batches(answers: Answers) -> list[int]:
