@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from typing import Any
 
 import ray
 from ray import tune
+from ray.tune.search import Searcher
 
 from raysweep.errors import GroupCannotStart, PreflightError
 from raysweep.launch.attempts import run_candidate
@@ -46,21 +48,14 @@ def run_trials(
     """
     _set_tune_variables()
     listener = _Listener(on_launching, on_measured, searcher)
-    trainable = tune.with_resources(
-        tune.with_parameters(
-            _run_trial,
-            requests={name: to_dict(request) for name, request in requests.items()},
-            make_launcher=make_launcher,
-        ),
-        TRIAL_RESOURCES,
-    )
+    trainable = tune.with_resources(tune.with_parameters(_run_trial, make_launcher=make_launcher), TRIAL_RESOURCES)
     with tempfile.TemporaryDirectory(prefix="raysweep-tune-") as storage:
         tuner = tune.Tuner(
             trainable,
             tune_config=tune.TuneConfig(
                 metric="samples_per_s",
                 mode="max",
-                search_alg=searcher,
+                search_alg=_WithRequests(searcher, requests),
                 num_samples=len(requests),
                 max_concurrent_trials=1,
                 reuse_actors=True,
@@ -81,9 +76,9 @@ def run_trials(
         raise PreflightError(message=f"a Ray Tune trial failed outside its candidate: {results.errors[0]}")
 
 
-def _run_trial(config: Mapping[str, Any], *, requests: Mapping[str, Any], make_launcher: LauncherFactory) -> None:
+def _run_trial(config: Mapping[str, Any], *, make_launcher: LauncherFactory) -> None:
     """One trial, in a process of Ray Tune's. Every report has the metric: without it Tune ends the experiment."""
-    request = from_dict(LaunchRequest, requests[config["candidate_id"]])
+    request = from_dict(LaunchRequest, json.loads(config["request"]))
     try:
         measurements = run_candidate(make_launcher(), request)
     except GroupCannotStart as error:
@@ -96,6 +91,37 @@ def _run_trial(config: Mapping[str, Any], *, requests: Mapping[str, Any], make_l
             "measurements": [to_dict(measurement) for measurement in measurements],
         }
     )
+
+
+class _WithRequests(Searcher):  # type: ignore[misc]
+    """Hands each trial its own request with the candidate that the searcher proposes.
+
+    As one text: Tune looks through what is nested. Were all requests given to every trial, each would unpack them all.
+    """
+
+    def __init__(self, searcher: CandidateSearcher, requests: Mapping[str, LaunchRequest]) -> None:
+        super().__init__(metric=searcher.metric, mode=searcher.mode)
+        self._searcher = searcher
+        self._requests = requests
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str:
+        """Ray Tune's hook."""
+        suggestion = self._searcher.suggest(trial_id)
+        if not isinstance(suggestion, dict):
+            return suggestion
+        return suggestion | {"request": json.dumps(to_dict(self._requests[suggestion["candidate_id"]]))}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Ray Tune's hook."""
+        self._searcher.on_trial_complete(trial_id, result, error)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Ray Tune's hook."""
+        self._searcher.save(checkpoint_path)
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Ray Tune's hook."""
+        self._searcher.restore(checkpoint_path)
 
 
 class _Listener(tune.Callback):  # type: ignore[misc]
