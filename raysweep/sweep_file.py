@@ -52,12 +52,13 @@ class Sweep:
         return sha256_of(self.file.model_dump(mode="json"))
 
 
-def load_sweep(path: str | Path, *, search: Mapping[str, Any] | None = None) -> Sweep:
+def load_sweep(path: str | Path, *, search: Mapping[str, Any] | None = None, results: str | None = None) -> Sweep:
     """Read and check a sweep file.
 
     Args:
         path: the file.
         search: values of its `search` section that replace what is written there.
+        results: a results folder or URI in place of the file's.
 
     Raises:
         ConfigError: when the file is missing, is no YAML, or breaks a rule of the schema.
@@ -74,6 +75,8 @@ def load_sweep(path: str | Path, *, search: Mapping[str, Any] | None = None) -> 
         )
     if search:
         plain = {**plain, "search": {**(plain.get("search") or {}), **search}}
+    if results:
+        plain = {**plain, "results": results}
     try:
         file = SweepFile.model_validate(plain)
     except ValidationError as error:

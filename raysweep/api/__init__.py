@@ -33,13 +33,18 @@ class Results:
     """The winner and why the others lost; None while the sweep runs."""
 
 
-def load_sweep(path: str | Path, *, search: Mapping[str, Any] | None = None) -> Sweep:
-    """Read a sweep file and count its model; `search` replaces values of the section of that name.
+def load_sweep(path: str | Path, *, search: Mapping[str, Any] | None = None, results: str | None = None) -> Sweep:
+    """Read a sweep file and count its model.
+
+    Args:
+        path: the file.
+        search: values of its `search` section that replace what is written there.
+        results: a results folder or URI in place of the file's.
 
     Raises:
         ConfigError: when the file breaks a rule, or its model cannot be built.
     """
-    return with_facts(sweep_file.load_sweep(path, search=search), note=lambda text: None)
+    return with_facts(sweep_file.load_sweep(path, search=search, results=results), note=lambda text: None)
 
 
 def run_sweep(
@@ -48,6 +53,7 @@ def run_sweep(
     on_trial: Callable[[Measurement], None] | None = None,
     address: str | None = None,
     resume: bool = False,
+    retry_failed: bool = False,
     overwrite: bool = False,
 ) -> SweepResult:
     """Search, confirm and export.
@@ -57,12 +63,20 @@ def run_sweep(
         on_trial: called with each launch when it is over, in this process.
         address: an existing Ray cluster; by default the file's, else a local Ray is started.
         resume: go on with the records of an earlier run.
+        retry_failed: and launch again what failed in it.
         overwrite: remove what an earlier run left.
 
     Raises:
         RaysweepError: what the command line ends with; see docs/results.md for its kinds.
     """
-    return sweep_run.run_sweep(sweep, observer=_Trials(on_trial), address=address, resume=resume, overwrite=overwrite)
+    return sweep_run.run_sweep(
+        sweep,
+        observer=_Trials(on_trial),
+        address=address,
+        resume=resume,
+        retry_failed=retry_failed,
+        overwrite=overwrite,
+    )
 
 
 def load_results(results: str) -> Results:

@@ -135,6 +135,8 @@ def run(
         str | None, typer.Option(help="An existing Ray cluster (auto, host:port); by default a local Ray is started.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where an earlier run of this sweep ended.")] = False,
+    retry: Annotated[str | None, typer.Option(metavar="failed", help="With --resume: launch failures again.")] = None,
+    results: Annotated[str | None, typer.Option(help="Results folder or URI, in place of the file's.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove what an earlier run left.")] = False,
     searcher: Annotated[str | None, typer.Option(help="grid, random or optuna, in place of the file's.")] = None,
     trials: Annotated[int | None, typer.Option(help="Launches at most, in place of the file's.")] = None,
@@ -150,12 +152,14 @@ def run(
         raysweep run search_spaces/quickstart.yaml --overwrite --searcher optuna --trials 8
     """
     # The file is read and its model counted before Ray is loaded, so that a slip in either is told at once.
+    if retry not in (None, "failed") or (retry and not resume):
+        raise typer.BadParameter("is `--resume --retry failed`", param_hint="--retry")
     options = {"method": searcher, "trials": trials, "seconds": seconds, "worker_hours": worker_hours}
     given = {key: value for key, value in options.items() if value is not None}
-    read = with_facts(load_sweep(sweep, search=given), note=tell_terminal)
+    read = with_facts(load_sweep(sweep, search=given, results=results), note=tell_terminal)
     from raysweep.cli import run as verb
 
-    verb.run(read, address=address, resume=resume, overwrite=overwrite, yes=yes)
+    verb.run(read, address=address, resume=resume, retry_failed=retry is not None, overwrite=overwrite, yes=yes)
 
 
 @app.command()

@@ -21,7 +21,7 @@ ASK_ABOVE_WORKER_HOURS = 1.0
 """A sweep that is expected to take more is asked about, where a person can answer."""
 
 
-def run(sweep: Sweep, *, address: str | None, resume: bool, overwrite: bool, yes: bool) -> None:
+def run(sweep: Sweep, *, address: str | None, resume: bool, retry_failed: bool, overwrite: bool, yes: bool) -> None:
     """Run a sweep.
 
     Raises:
@@ -32,7 +32,14 @@ def run(sweep: Sweep, *, address: str | None, resume: bool, overwrite: bool, yes
     if console.is_terminal and not yes:
         _ask(sweep)
     with LiveTable(sweep, console) if console.is_terminal else nullcontext(Lines(sweep)) as observer:
-        result = run_sweep(sweep, observer=observer, address=address, resume=resume, overwrite=overwrite)
+        result = run_sweep(
+            sweep,
+            observer=observer,
+            address=address,
+            resume=resume,
+            retry_failed=retry_failed,
+            overwrite=overwrite,
+        )
     typer.echo(summary(result))
     if not result.selection.confirmed:
         raise typer.Exit(UNCONFIRMED)

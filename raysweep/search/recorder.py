@@ -67,14 +67,18 @@ class Recorder:
         """All that was recorded so far."""
         return read_journal(self.paths.journal)
 
-    def kept(self) -> dict[str, Measurement]:
-        """Candidate id -> its launch that a resumed sweep need not repeat: all but infrastructure failures."""
+    def kept(self, *, retry_failed: bool = False) -> dict[str, Measurement]:
+        """Candidate id -> its launch that a resumed sweep need not repeat.
+
+        All but infrastructure failures; with `retry_failed` no failure. Out of memory is an outcome, and stays.
+        """
         standing = {m.candidate_id: m for m in self.contents().measurements if m.phase in (Phase.SEARCH, Phase.RETRY)}
         return {
             candidate_id: measurement
             for candidate_id, measurement in standing.items()
             if measurement.failure_kind is not FailureKind.INFRASTRUCTURE
             and measurement.status not in (TrialStatus.TIMED_OUT, TrialStatus.STOPPED)
+            and not (retry_failed and measurement.status is TrialStatus.FAILED)
         }
 
     def measured(self, measurements: Iterable[Measurement]) -> None:

@@ -54,7 +54,13 @@ class SweepResult:
 
 
 def run_sweep(
-    sweep: Sweep, *, observer: Observer, address: str | None = None, resume: bool = False, overwrite: bool = False
+    sweep: Sweep,
+    *,
+    observer: Observer,
+    address: str | None = None,
+    resume: bool = False,
+    retry_failed: bool = False,
+    overwrite: bool = False,
 ) -> SweepResult:
     """Search, confirm and export; everything measured is on disk as soon as it is known.
 
@@ -63,6 +69,7 @@ def run_sweep(
         observer: told of progress.
         address: an existing Ray cluster; by default the file's, else a local Ray is started.
         resume: go on with the records of an earlier run of the same sweep.
+        retry_failed: and launch again what failed in it.
         overwrite: remove what an earlier run left.
 
     Raises:
@@ -87,7 +94,7 @@ def run_sweep(
         recorder = Recorder(sweep, plan, resume=resume)
         stack.callback(recorder.close)
         run = _Run(sweep=sweep, plan=plan, recorder=recorder, observer=observer)
-        return run.to_the_end(began_s)
+        return run.to_the_end(began_s, recorder.kept(retry_failed=retry_failed))
 
 
 def _distinct_configs(sweep: Sweep) -> list[Mapping[str, object]]:
@@ -118,9 +125,8 @@ class _Run:
     recorder: Recorder
     observer: Observer
 
-    def to_the_end(self, began_s: float) -> SweepResult:
+    def to_the_end(self, began_s: float, kept: Mapping[str, Measurement]) -> SweepResult:
         requests = RequestMaker(sweep=self.sweep, memory_budget_bytes=self.plan.memory_budget_bytes)
-        kept = self.recorder.kept()
         searcher = make_searcher(self.sweep, self.plan, kept)
         self.observer.planned(self.plan, searcher.most_launches)
         try:

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sweeps import (
@@ -44,6 +45,36 @@ def test_a_killed_rank_costs_a_group_and_not_the_sweep(tmp_path: Path, address: 
     assert all((row["status"], row["recomputed_blocks"]) == ("COMPLETED", 0) for row in trials(tmp_path))
     assert selection(tmp_path)["winner"]
     assert not alive({pid for row in rows for pid in row["worker_pids"]})
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_runs_only_the_rest_from_a_folder_that_was_moved(tmp_path: Path) -> None:
+    space = {"zero_stage": [0, 1, 2, 3], "activation_checkpoint_interval": [0], "micro_batch_size_per_gpu": [1, 2]}
+    one = {"count": 1, "resources_per_worker": {"CPU": 0.5}}
+    search = {"method": "grid", "confirm": False}
+    path = write_sweep(tmp_path, space=space, search=search, workers=one, launcher="in_process")
+    process = start(path)
+    under_way = set()
+    journal = tmp_path / "results/journal.jsonl"
+    wait_for_line(journal, '"kind":"measurement"', count=5)
+    second = start(path, "--resume")
+    under_way |= {child.pid for child in descendants(process.pid)}
+    assert second.wait(timeout=60) == 2 and "a sweep is writing here" in second.output()
+    kill(process.pid)
+    process.wait(timeout=20)
+    measured = [row["candidate_id"] for row in _journal_rows(journal)]
+    (tmp_path / "results").rename(tmp_path / "elsewhere")
+    exit_code, output = run(path, "--resume", "--results", "elsewhere")
+    assert exit_code == 5, output
+    again = [row["candidate_id"] for row in _journal_rows(tmp_path / "elsewhere/journal.jsonl")]
+    assert again[: len(measured)] == measured
+    assert len(again) == len(set(again)) == 8
+    assert not alive(under_way)
+
+
+def _journal_rows(journal: Path) -> list[dict[str, Any]]:
+    entries = [json.loads(line) for line in journal.read_text().splitlines()]
+    return [entry["record"] for entry in entries if entry["kind"] == "measurement"]
 
 
 @pytest.mark.slow

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from results_builders import failed
 
 from raysweep.errors import ConfigError
 from raysweep.plan import make_plan
+from raysweep.results.store import load_trials
 from raysweep.search import recorder
 from raysweep.search.recorder import Recorder, check_folder, check_same_sweep, installed_versions, local_folder
 from raysweep.sweep_file import load_sweep
@@ -130,3 +134,52 @@ def test_resume_is_refused_after_a_change_of_versions(tmp_path: Path, monkeypatc
 
 def test_versions_are_those_that_decide_a_measurement() -> None:
     assert set(installed_versions()) == {"python", "raysweep", "ray", "torch", "deepspeed", "pyarrow"}
+
+
+def test_failures_are_kept_unless_they_are_to_be_tried_again(tmp_path: Path) -> None:
+    first = _recorder(tmp_path)
+    broken = failed("s0-k0-b1-g4", TrialStatus.FAILED, failure_kind=FailureKind.USER_CODE)
+    first.measured([broken, failed("s0-k0-b2-g2", TrialStatus.OOM), make_measurement("s1-k0-b2-g2")])
+    assert set(first.kept()) == {"s0-k0-b1-g4", "s0-k0-b2-g2", "s1-k0-b2-g2"}
+    assert set(first.kept(retry_failed=True)) == {"s0-k0-b2-g2", "s1-k0-b2-g2"}
+    first.close()
+
+
+KILLED_WHILE_COMPACTING = """
+import os, signal, sys
+import signal
+import subprocess
+import sys
+from pathlib import Path
+sys.path[:0] = {paths!r}
+from builders import make_measurement
+from raysweep.plan import make_plan
+from raysweep.search.recorder import Recorder
+from raysweep.sweep_file import load_sweep
+
+sweep = load_sweep({sweep!r})
+recorder = Recorder(sweep, make_plan(sweep), resume=False)
+recorder.measured([make_measurement("s0-k0-b1-g4"), make_measurement("s1-k0-b1-g4")])
+replace, calls = os.replace, []
+
+def killing(*arguments):
+    calls.append(arguments)
+    if len(calls) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(*arguments)
+
+os.replace = killing
+recorder.finished("done")
+"""
+
+
+def test_a_driver_killed_while_compacting_loses_no_row(tmp_path: Path) -> None:
+    script = KILLED_WHILE_COMPACTING.format(paths=sys.path, sweep=str(write_sweep(tmp_path)))
+    done = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    resumed = _recorder(tmp_path, resume=True)
+    assert set(resumed.kept()) == {"s0-k0-b1-g4", "s1-k0-b1-g4"}
+    resumed.finished("done")
+    resumed.close()
+    records = {record.candidate_id: record.status for record in load_trials(str(tmp_path / "results"))}
+    assert records["s0-k0-b1-g4"] == records["s1-k0-b1-g4"] == TrialStatus.COMPLETED
