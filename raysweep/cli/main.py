@@ -60,8 +60,10 @@ def _count(text: str) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
-Count = Annotated[int | None, typer.Option(parser=_count, metavar="N")]
-Size = Annotated[int | None, typer.Option(parser=_bytes, metavar="SIZE")]
+def _number(text: str) -> Any:
+    return typer.Option(parser=_count, metavar="N", help=text)
+
+
 SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", help="The sweep file (YAML).")]
 ResultsArgument = Annotated[str, typer.Argument(metavar="RESULTS", help="A results folder or URI.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -83,14 +85,16 @@ def _root(
 @app.command()
 def plan(
     sweep: Annotated[str | None, typer.Argument(metavar="[SWEEP]", help="The sweep file (YAML).")] = None,
-    params: Count = None,
-    devices: Count = None,
-    layers: Count = None,
-    hidden: Count = None,
-    seq_len: Count = None,
-    micro_batch: Count = None,
-    checkpoint_interval: Count = None,
-    device_memory: Size = None,
+    params: Annotated[int | None, _number("Parameters of the model, e.g. 7e9.")] = None,
+    devices: Annotated[int | None, _number("Devices that train together.")] = None,
+    layers: Annotated[int | None, _number("Transformer blocks; with --hidden and --seq-len for activations.")] = None,
+    hidden: Annotated[int | None, _number("Hidden size.")] = None,
+    seq_len: Annotated[int | None, _number("Sequence length.")] = None,
+    micro_batch: Annotated[int | None, _number("Samples of a device in one forward pass; 1 where not given.")] = None,
+    checkpoint_interval: Annotated[int | None, _number("Every which block is recomputed; 1 where not given.")] = None,
+    device_memory: Annotated[
+        int | None, typer.Option(parser=_bytes, metavar="SIZE", help="Of one device, e.g. 80GiB.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Say what fits, what does not and why, before anything runs: no cluster, no GPU.
@@ -98,6 +102,7 @@ def plan(
     With a sweep file: every candidate with its predicted memory, and what the sweep will cost.
     Without one: the memory arithmetic of a model.
 
+    \b
     Examples:
         raysweep plan search_spaces/quickstart.yaml
         raysweep plan --params 7e9 --devices 8 --layers 32 --hidden 4096 --seq-len 4096 --micro-batch 1
@@ -146,6 +151,7 @@ def run(
 ) -> None:
     """Search, confirm the best in fresh worker groups, and export the winner.
 
+    \b
     Examples:
         raysweep run search_spaces/quickstart.yaml
         raysweep run search_spaces/quickstart.yaml --resume --trials 20
@@ -176,6 +182,7 @@ def init(
 ) -> None:
     """Write a first sweep file, with comments; at a terminal what no option gives is asked.
 
+    \b
     Example:
         raysweep init mine.yaml --model GPT2Config --workers 8 --batch 256 --seq-len 1024
     """
@@ -190,6 +197,7 @@ def init(
 def show(results: ResultsArgument, json: AsJson = False) -> None:
     """Print the results of a sweep as a table: every candidate, with figures or a reason.
 
+    \b
     Example:
         raysweep show results/quickstart
     """
@@ -202,6 +210,7 @@ def show(results: ResultsArgument, json: AsJson = False) -> None:
 def export(results: ResultsArgument) -> None:
     """Write the winner's files (best/) again from the records.
 
+    \b
     Example:
         raysweep export results/quickstart
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
 from collections.abc import Iterator
 from enum import StrEnum
@@ -12,6 +13,7 @@ from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
+import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from source_tree import PACKAGE, ROOT, module_paths, parsed
@@ -23,6 +25,7 @@ from raysweep.cli.run import UNCONFIRMED
 from raysweep.model_schema import FactoryModel, GptModel, HfModel
 from raysweep.results.schema import measurements_schema, trials_schema
 from raysweep.section import Section
+from raysweep.sweep_file import load_sweep
 from raysweep.sweep_schema import SweepFile
 from raysweep.trial import FailureKind, MemoryKind, Phase, SkipRule, TrialStatus
 from raysweep.yaml_numbers import load_yaml
@@ -101,6 +104,54 @@ def _default(field: FieldInfo) -> str:
 def test_every_key_of_a_sweep_file_is_documented_with_its_default() -> None:
     documented = {row[0].strip("`"): row[1] for row in _rows(_text("docs/sweep-file.md"))}
     assert documented == {name: _default(field) for name, field in _fields(SweepFile)}
+
+
+def _documented_defaults(document: str) -> list[tuple[str, str]]:
+    rows = [(row[0].strip("`"), row[1]) for row in _rows(_text(document))]
+    return [(key, default) for key, default in rows if default != "required"]
+
+
+SWEEP = {
+    "name": "defaults",
+    "model": {"kind": "gpt", "blocks": 2, "hidden": 32, "heads": 2},
+    "sequence_length": 16,
+    "workers": {"count": 2},
+    "global_batch_size": 4,
+    "space": {"zero_stage": [1], "micro_batch_size_per_gpu": [1, 2]},
+}
+MODELS = {
+    "gpt": {"kind": "gpt", "blocks": 2, "hidden": 32, "heads": 2},
+    "hf": {"kind": "hf", "config_class": "GPT2Config"},
+    "factory": {"kind": "factory", "factory": "package.module:function"},
+}
+
+
+@pytest.mark.parametrize(("key", "default"), _documented_defaults("docs/sweep-file.md"))
+def test_a_key_of_a_sweep_file_takes_its_documented_default(tmp_path: Path, key: str, default: str) -> None:
+    _load_with(tmp_path, SWEEP, key, default)
+
+
+@pytest.mark.parametrize(("key", "default"), _documented_defaults("docs/models.md"))
+def test_a_key_of_the_other_models_takes_its_documented_default(tmp_path: Path, key: str, default: str) -> None:
+    is_factory = key in {f"model.{name}" for name in FactoryModel.model_fields}
+    is_hf = key.split(".")[1] in HfModel.model_fields
+    assert is_factory or is_hf
+    model = MODELS["factory" if is_factory and not is_hf else "hf"]
+    _load_with(tmp_path, {**SWEEP, "model": model}, key, default)
+
+
+def _load_with(folder: Path, sweep: dict[str, Any], key: str, default: str) -> None:
+    plain = json.loads(json.dumps(sweep))
+    section = plain
+    *sections, name = key.split(".")
+    for each in sections:
+        section = section.setdefault(each, {})
+    if name in section:
+        return  # without a value of its own the model would be none
+    section[name] = None if default == "none" else yaml.safe_load(default)
+    path = folder / "sweep.yaml"
+    path.write_text(yaml.safe_dump(plain))
+    load_sweep(path)
 
 
 @pytest.mark.parametrize("schema", [trials_schema(), measurements_schema()], ids=["trials", "measurements"])

@@ -29,7 +29,7 @@ SEVEN_BILLION = [
     "1",
     "--json",
 ]
-VERBS = ("plan", "run", "show", "export")
+VERBS = ("init", "plan", "run", "show", "export")
 
 
 def _raysweep(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -213,6 +213,16 @@ def test_every_verb_helps_with_an_example(verb: str) -> None:
     run = _raysweep(verb, "--help")
     assert run.returncode == 0
     assert "Example" in run.stdout and f"raysweep {verb} " in run.stdout
+
+
+@pytest.mark.parametrize("verb", ["init", "plan"])
+def test_the_examples_of_its_help_run(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "search_spaces").symlink_to(ROOT / "search_spaces")
+    examples = [line.split()[1:] for line in _raysweep(verb, "--help").stdout.splitlines() if "  raysweep " in line]
+    assert examples
+    for example in examples:
+        run = _raysweep(*example, folder=tmp_path)
+        assert run.returncode == 0, (example, run.stderr)
 
 
 def test_help_names_every_verb_and_exit_code() -> None:
