@@ -28,7 +28,7 @@ TINY = {
     "deepspeed": {"zero_optimization": {"reduce_bucket_size": 1e5, "stage3_prefetch_bucket_size": 1e5}},
     "space": {"zero_stage": [0, 1, 2, 3], "activation_checkpoint_interval": [0, 2], "micro_batch_size_per_gpu": [2]},
     "search": {"method": "grid"},
-    "measure": {"measured_seconds": 0.2, "warmup_max_steps": 4},
+    "measure": {"measured_seconds": 0.2, "warmup_max_steps": 4, "deadline_seconds": 120},
     "environment": {"OMP_NUM_THREADS": 1},
 }
 

@@ -127,7 +127,8 @@ def test_a_family_is_swept_to_a_confirmed_winner(tmp_path: Path, name: str) -> N
     assert [row["status"] for row in rows] == ["COMPLETED"] * 8, output
     recomputed = {(row["activation_checkpoint_interval"], row["recomputed_blocks"]) for row in rows}
     assert recomputed == {(0, 0), (2, blocks // 2)}
-    assert len({row["first_loss"] for row in rows}) == 1
+    # Stage 3 multiplies by another kernel, which rounds the last bits otherwise.
+    assert [row["first_loss"] for row in rows] == [pytest.approx(rows[0]["first_loss"], rel=1e-4)] * 8
     assert not [row["candidate_id"] for row in rows if row["loss_parity"] is False]
 
 
