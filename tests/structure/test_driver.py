@@ -30,6 +30,11 @@ def test_the_driver_loads_no_deepspeed_and_wakes_no_device() -> None:
     assert seen["cuda"] is False
 
 
+def test_the_process_of_a_trial_loads_no_deepspeed_b46() -> None:
+    seen = _after_importing("raysweep.search.tuner", "raysweep.launch.broker_client")
+    assert "deepspeed" not in seen["loaded"] and seen["cuda"] is False
+
+
 def test_planning_loads_nothing_heavy() -> None:
     seen = _after_importing("raysweep.cli.main", "raysweep.cli.plan", "raysweep.plan", "raysweep.sketch")
     assert {"torch", "ray", "deepspeed", "pyarrow", "numpy"}.isdisjoint(seen["loaded"])
