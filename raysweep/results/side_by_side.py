@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable
 
 from raysweep.results.records import TrialRecord
@@ -17,43 +18,52 @@ SMALLEST_SHARE_NAMED = 0.02
 
 
 def render_side_by_side(records: Iterable[TrialRecord]) -> str:
-    """A table and a line for each difference; empty where fewer than two stages or intervals were measured."""
-    shown = fastest_of_each(records)
+    """A table and a line for each difference; empty where fewer than two were measured at one micro-batch."""
+    shown = alike_but_for_stage_and_interval(records)
     if len(shown) < 2:
         return ""
+    base = shown[0]
     table = aligned(
-        ["fastest of each", "samples/s", "peak", "sent a step"],
+        ["candidate", "samples/s", "peak", "sent a step"],
         [
             [
                 record.candidate_id,
-                f"{_search_rate(record):.2f}",
+                f"{record.samples_per_s:.2f}",
                 format_bytes(record.peak_memory_bytes),
                 format_bytes(record.estimated_sent_bytes_per_step),
             ]
             for record in shown
         ],
     )
-    lines = [f"  {record.candidate_id}: {difference(record, shown[0])}" for record in shown[1:]]
+    lines = [f"  {record.candidate_id}: {difference(record, base)}" for record in shown[1:] if _differs(record, base)]
+    heading = f"Peak against that of {base.candidate_id}, and the terms that it is predicted to come from:"
     return "\n".join(
         [
-            "Stage by stage (sent: by a rank, computed):",
+            f"Stage by stage at micro-batch {base.micro_batch_size_per_gpu} (sent: by a rank, computed):",
             table,
-            f"Peak against that of {shown[0].candidate_id}, and the terms that it is predicted to come from:",
-            *lines,
+            *([heading, *lines] if lines else []),
         ]
     )
 
 
-def fastest_of_each(records: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """The fastest completed candidate of each pair of stage and interval, in their order."""
-    fastest: dict[tuple[int, int], TrialRecord] = {}
-    for record in records:
-        if record.status is not TrialStatus.COMPLETED:
-            continue
-        key = (record.zero_stage, record.activation_checkpoint_interval)
-        if key not in fastest or _search_rate(record) > _search_rate(fastest[key]):
-            fastest[key] = record
-    return [fastest[key] for key in sorted(fastest)]
+def alike_but_for_stage_and_interval(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """Completed candidates of one micro-batch and accumulation: those of which most were measured, in their order.
+
+    Of two such sets of one size the one with the larger micro-batch; of two candidates that differ in a further axis
+    the faster.
+    """
+    sets: dict[tuple[int, int], dict[tuple[int, int], TrialRecord]] = defaultdict(dict)
+    completed = [record for record in records if record.status is TrialStatus.COMPLETED]
+    for record in sorted(completed, key=lambda each: each.samples_per_s or 0.0):
+        batch = (record.micro_batch_size_per_gpu, record.gradient_accumulation_steps)
+        sets[batch][record.zero_stage, record.activation_checkpoint_interval] = record
+    largest = max(sets, key=lambda batch: (len(sets[batch]), batch), default=None)
+    return [] if largest is None else [record for _, record in sorted(sets[largest].items())]
+
+
+def _differs(record: TrialRecord, base: TrialRecord) -> bool:
+    assert record.peak_memory_bytes is not None and base.peak_memory_bytes is not None, "both completed"
+    return abs(record.peak_memory_bytes - base.peak_memory_bytes) >= SMALLEST_SHARE_NAMED * base.peak_memory_bytes
 
 
 def difference(record: TrialRecord, base: TrialRecord) -> str:
@@ -66,11 +76,6 @@ def difference(record: TrialRecord, base: TrialRecord) -> str:
     named = sorted((term for term in changes if abs(changes[term]) >= smallest), key=lambda term: -abs(changes[term]))
     terms = ", ".join(f"{term} {_signed(changes[term])}" for term in named[:TERMS_NAMED])
     return f"{less_or_more} ({terms})" if terms else less_or_more
-
-
-def _search_rate(record: TrialRecord) -> float:
-    """Of the search, where all were measured alike; a confirmed figure compares with confirmed ones only."""
-    return record.samples_per_s or 0.0
 
 
 def _signed(size_bytes: int) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from results_builders import MIB
 
 from raysweep.results.records import TrialRecord
-from raysweep.results.side_by_side import difference, fastest_of_each, render_side_by_side
+from raysweep.results.side_by_side import alike_but_for_stage_and_interval, difference, render_side_by_side
 from raysweep.trial import TrialStatus
 
 
@@ -34,9 +35,21 @@ def lost(**values: Any) -> TrialRecord:
     return TrialRecord(**fields | {"status": TrialStatus.OOM, "samples_per_s": None, "reason": "too large"} | values)
 
 
-def test_the_fastest_completed_of_each_stage_and_interval_is_shown() -> None:
-    shown = fastest_of_each([record(3, 1), record(0, rate=5), record(0, rate=7), lost(), record(3)])
-    assert [each.candidate_id for each in shown] == ["s0-k0-7", "s3-k0-10", "s3-k1-10"]
+def test_those_of_one_micro_batch_are_shown_of_which_most_were_measured() -> None:
+    shown = alike_but_for_stage_and_interval(
+        [record(3, 1), record(0), lost(), record(3), replace(record(2), micro_batch_size_per_gpu=2)]
+    )
+    assert [each.candidate_id for each in shown] == ["s0-k0-10", "s3-k0-10", "s3-k1-10"]
+
+
+def test_of_further_axes_the_faster_is_shown() -> None:
+    assert [
+        each.samples_per_s for each in alike_but_for_stage_and_interval([record(0, rate=7), record(0, rate=5)])
+    ] == [7]
+
+
+def test_a_peak_that_hardly_differs_is_not_explained() -> None:
+    assert "Peak against" not in render_side_by_side([record(0, peak_mib=100), record(1, peak_mib=101)])
 
 
 def test_a_difference_names_its_largest_terms_and_leaves_out_small_ones() -> None:
