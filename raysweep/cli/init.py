@@ -25,7 +25,7 @@ def init(output: str, *, device: str | None, **given: Any) -> None:
     """Write the file.
 
     Raises:
-        ConfigError: when it is there already, or the workers cannot share the batch.
+        ConfigError: when it is there already or cannot be written, or the workers cannot share the batch.
     """
     path = Path(output)
     if path.exists():
@@ -35,7 +35,11 @@ def init(output: str, *, device: str | None, **given: Any) -> None:
         on_gpu=(device or _device_here()) == "gpu",
         **{name: _ask(name) if value is None else value for name, value in given.items()},
     )
-    path.write_text(sweep_text(answers))
+    text = sweep_text(answers)
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigError(key="output", value=output, rule=f"cannot be written: {error.strerror}") from None
     typer.echo(f"wrote {output}; next: raysweep plan {output}, raysweep run {output}")
 
 

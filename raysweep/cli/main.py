@@ -13,7 +13,7 @@ from raysweep.cli.terminal import tell_terminal
 from raysweep.errors import RaysweepError
 from raysweep.estimate.facts import with_facts
 from raysweep.sweep_file import load_sweep
-from raysweep.units import parse_bytes, whole_number
+from raysweep.units import MIB, parse_bytes, whole_number
 
 INTERRUPTED = 130
 EXIT_CODES = """\
@@ -48,7 +48,10 @@ app = typer.Typer(
 
 def _bytes(text: str) -> int:
     try:
-        return parse_bytes(text)
+        size = parse_bytes(text)
+        if size < MIB:
+            raise ValueError(f"{text!r} is {size} bytes; give a unit, for example 80GiB")
+        return size
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -57,7 +60,7 @@ def _count(text: str) -> int:
     try:
         return whole_number(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(f"{error}; write for example 7e9") from None
 
 
 def _number(text: str) -> Any:
@@ -118,6 +121,8 @@ def plan(
                 )
         verb.plan_file(sweep, device_memory_bytes=device_memory, as_json=json)
         return
+    if params is not None and devices is None:
+        raise typer.BadParameter("is needed with --params", param_hint="--devices")
     if params is None or devices is None:
         raise typer.BadParameter("give a sweep file, or --params and --devices", param_hint="SWEEP")
     verb.plan_sketch(

@@ -9,6 +9,7 @@ import typer
 
 from raysweep.cli.terminal import tell_terminal
 from raysweep.estimate.facts import with_facts
+from raysweep.memory import MemoryEstimate
 from raysweep.plan import ASSUMED_FLOP_PER_S, SweepPlan, make_plan
 from raysweep.serde import to_dict
 from raysweep.sketch import SketchInput, render_sketch, sketch_plan
@@ -84,6 +85,14 @@ def render_plan(sweep: Sweep, plan: SweepPlan) -> str:
     return "\n".join(lines)
 
 
+def _admitted(plan: SweepPlan, estimate: MemoryEstimate | None) -> str:
+    """What is predicted above the budget, by less than the prediction may be off, is launched to see."""
+    budget_bytes = plan.memory_budget_bytes
+    if estimate is None or budget_bytes is None or estimate.peak_bytes <= budget_bytes:
+        return "admitted"
+    return f"admitted: may fit, at least {format_bytes(estimate.lower_bound_bytes)}"
+
+
 def _cells(plan: SweepPlan, row: Any) -> list[str]:
     candidate = row.candidate
     estimate = plan.estimates.get(candidate.candidate_id)
@@ -95,5 +104,5 @@ def _cells(plan: SweepPlan, row: Any) -> list[str]:
         str(candidate.gradient_accumulation_steps),
         format_bytes(estimate.peak_bytes) if estimate else "unknown",
         estimate.peak_phase if estimate else "-",
-        str(row.status or "admitted"),
+        str(row.status or _admitted(plan, estimate)),
     ]

@@ -67,6 +67,11 @@ def summary(result: SweepResult) -> str:
         f"micro-batch {winner.micro_batch_size_per_gpu}, accumulation {winner.gradient_accumulation_steps}",
         f"  peak {format_bytes(winner.peak_memory_bytes)} of {format_bytes(winner.memory_budget_bytes)} a worker",
     ]
+    if winner.activation_checkpoint_interval:
+        lines.append(
+            "  ds_config.json cannot hold the checkpointing: best/train_ray.py has it; in a loop of your own "
+            f"recompute every block i with i % {winner.activation_checkpoint_interval} == 0"
+        )
     if selection.runner_up:
         lines.append(f"Runner-up: {selection.runner_up}: {selection.runner_up_reason}")
     comparison = render_side_by_side(result.records)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+JOURNAL = "journal.jsonl"
 MEASUREMENTS = "measurements.parquet"
 TRIALS = "trials.parquet"
 
@@ -21,7 +22,7 @@ class ResultsPaths:
     @property
     def journal(self) -> Path:
         """Append-only JSON lines: the truth from which both Parquet files are made."""
-        return self._path("journal.jsonl")
+        return self._path(JOURNAL)
 
     @property
     def sweep_file(self) -> Path:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from raysweep.errors import ConfigError, RaysweepError
 from raysweep.results.journal import JournalContents, read_journal
-from raysweep.results.paths import MEASUREMENTS, TRIALS
+from raysweep.results.paths import JOURNAL, MEASUREMENTS, TRIALS
 from raysweep.results.records import TrialRecord, derive_records
 from raysweep.results.schema import measurements_table, records_of, trials_table
 
@@ -149,5 +149,16 @@ def _load(root: str, name: str) -> pa.Table:
     filesystem, folder = open_filesystem(root)
     path = f"{folder}/{name}"
     if filesystem.get_file_info(path).type is not pafs.FileType.File:
-        raise RaysweepError(message=f"no results here: {root} has no {name}")
+        raise RaysweepError(message=f"no results here: {root} {_why_not(filesystem, folder, name)}")
     return pq.read_table(path, filesystem=filesystem)
+
+
+def _why_not(filesystem: pafs.FileSystem, folder: str, name: str) -> str:
+    kind = filesystem.get_file_info(folder).type
+    if kind is pafs.FileType.File:
+        return "is a file; give the folder that it is in"
+    if filesystem.get_file_info(f"{folder}/{JOURNAL}").type is pafs.FileType.File:
+        return f"holds a sweep that has not written {name} yet; it is written every {COMPACT_EVERY_S:.0f} s"
+    known = ", ".join(sorted(str(path.parent) for path in Path().glob(f"results/*/{TRIALS}")))
+    lacks = "is not there" if kind is pafs.FileType.NotFound else f"has no {name}"
+    return f"{lacks}; there are results in {known}" if known else lacks

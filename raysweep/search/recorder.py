@@ -32,10 +32,13 @@ def check_folder(results: str, *, resume: bool, overwrite: bool) -> None:
     """Refuse to mix two sweeps in one folder.
 
     Raises:
-        ConfigError: when the folder holds a sweep and neither `resume` nor `overwrite` was asked, or there is nothing
-            to resume.
+        ConfigError: when a sweep is writing there, when the folder holds a sweep and neither `resume` nor `overwrite`
+            was asked, or when there is nothing to resume.
     """
-    journal = ResultsPaths(local_folder(results)).journal
+    paths = ResultsPaths(local_folder(results))
+    journal = paths.journal
+    if paths.lock.exists():
+        SweepLock.acquire(paths.lock).release()
     if journal.exists() and not (resume or overwrite):
         raise ConfigError(
             key="results",
