@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,6 +79,7 @@ def main() -> None:
         window=MeasurementWindow(),
     )
     on_cuda = workload.device == "cuda"
+    os.environ["RAY_TRAIN_ENABLE_PRINT_PATCH"] = "0"  # else every line comes twice
     ray.init(address=given.address, runtime_env={"env_vars": dict(workload.environment)})
     TorchTrainer(
         train,
