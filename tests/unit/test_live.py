@@ -64,10 +64,9 @@ def test_a_large_sweep_is_asked_about_and_no_is_no(tmp_path: Path, monkeypatch: 
     asked: list[str] = []
     monkeypatch.setattr(verb, "ASK_ABOVE_WORKER_HOURS", 0.01)
     monkeypatch.setattr(verb, "Console", lambda: Console(file=io.StringIO(), force_terminal=True))
-    monkeypatch.setattr("builtins.input", lambda: asked.append("") or "n")
     monkeypatch.setattr("typer.confirm", lambda text, abort: asked.append(text) or _refuse())
     with pytest.raises(typer.Abort):
-        verb.run(sweep, address=None, resume=False, overwrite=False, yes=False)
+        verb.run(sweep, address=None, resume=False, overwrite=False, retry_failed=False, yes=False)
     assert "0.1 worker-hours" in asked[0]
     assert not (tmp_path / "results").exists()
 
