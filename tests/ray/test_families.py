@@ -15,6 +15,7 @@ GPT2 = {"kind": "hf", "config_class": "GPT2Config", "overrides": {"n_layer": 4, 
 GROUPED_QUERIES = {"num_hidden_layers": 4, "num_key_value_heads": 2, **SMALL}
 T5 = {"num_layers": 4, "num_decoder_layers": 2, "d_model": 64, "d_kv": 16, "d_ff": 128, "num_heads": 4}
 VIT = {"num_hidden_layers": 4, "image_size": 32, "patch_size": 8, "num_labels": 10, **SMALL}
+del VIT["vocab_size"]
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "llama": ({"kind": "hf", "config_class": "LlamaConfig", "overrides": GROUPED_QUERIES}, 4),
     "bert": (
@@ -113,7 +114,8 @@ def _sweep(folder: Path, model: dict[str, Any], **changes: Any) -> Path:
         "activation_checkpoint_interval": [0, 2],
         "micro_batch_size_per_gpu": [2],
     }
-    data = {"kind": "synthetic"} if model["kind"] == "factory" else {"kind": "text", "path": "stdlib"}
+    takes_text = model["kind"] == "hf" and model.get("head") != "image_classification"
+    data = {"kind": "text", "path": "stdlib"} if takes_text else {"kind": "synthetic"}
     return write_sweep(folder, model=model, data=data, memory_budget="512MiB", **{"space": space, **changes})
 
 
