@@ -65,8 +65,7 @@ class LiveTable(Observer):
         self._note = text
 
     def launching(self, candidate_id: str, phase: Phase, round_number: int) -> None:
-        place = f"round {round_number}" if phase is Phase.CONFIRM else str(phase)
-        self._running = (candidate_id, place, self._clock())
+        self._running = (candidate_id, _place(phase, round_number), self._clock())
 
     def measured(self, measurement: Measurement) -> None:
         self._running = None
@@ -104,8 +103,12 @@ class LiveTable(Observer):
         return f"; about {format_seconds(per_launch_s * (self._launches - searched))} of search left"
 
 
+def _place(phase: Phase, round_number: int) -> str:
+    return f"round {round_number}" if phase is Phase.CONFIRM else str(phase)
+
+
 def _cells(measurement: Measurement) -> tuple[str, str, str, str, str]:
-    phase = f"round {measurement.round}" if measurement.phase is Phase.CONFIRM else str(measurement.phase)
+    phase = _place(measurement.phase, measurement.round)
     kind = f" ({measurement.failure_kind})" if measurement.failure_kind else ""
     rate = f"{measurement.figures.samples_per_s:.2f}" if measurement.figures else "-"
     peak = format_bytes(measurement.peak_memory_bytes)

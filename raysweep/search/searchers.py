@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from raysweep.errors import ConfigError
 from raysweep.plan import SweepPlan, search_order
 from raysweep.search.searcher import ALL_LAUNCHED, CandidateSearcher, OrderedSearcher
 from raysweep.sweep_file import Sweep
@@ -35,7 +36,11 @@ def make_searcher(sweep: Sweep, plan: SweepPlan, kept: Mapping[str, Measurement]
         options["trials_spent"] = ALL_LAUNCHED
     if section.method == "optuna":
         # An extra, and seconds to load.
-        from raysweep.search.optuna_searcher import OptunaSearcher
+        try:
+            from raysweep.search.optuna_searcher import OptunaSearcher
+        except ImportError as error:
+            rule = f"needs the extra optuna (pip install raysweep[optuna]): {error}"
+            raise ConfigError(key="search.method", value="optuna", rule=rule) from None
 
         pruned = [row.candidate for row in plan.rows if row.status is TrialStatus.PRUNED]
         options |= {"pruned": pruned, "memory_budget_bytes": plan.memory_budget_bytes, "seed": section.seed}

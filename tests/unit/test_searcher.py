@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_candidate
+from builders import make_candidate, write_sweep
 from ray.tune.search import Searcher
 from results_builders import completed, failed
 
 from raysweep.candidate import Candidate
+from raysweep.errors import ConfigError
+from raysweep.plan import make_plan
 from raysweep.search.optuna_searcher import OptunaSearcher
 from raysweep.search.searcher import CandidateSearcher, OrderedSearcher
+from raysweep.search.searchers import make_searcher
 from raysweep.serde import to_dict
+from raysweep.sweep_file import load_sweep
 from raysweep.trial import Measurement, TrialStatus
 
 THREE = [make_candidate(zero_stage=stage) for stage in (2, 3, 1)]
@@ -136,3 +142,10 @@ def _same_but_larger(candidate: Candidate, other: Candidate) -> bool:
         return each.zero_stage, each.activation_checkpoint_interval
 
     return rest(candidate) == rest(other) and (candidate.micro_batch_size_per_gpu > other.micro_batch_size_per_gpu)
+
+
+def test_without_optuna_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = load_sweep(write_sweep(tmp_path, **{"search.method": "optuna"}))
+    monkeypatch.setitem(sys.modules, "raysweep.search.optuna_searcher", None)
+    with pytest.raises(ConfigError, match="needs the extra optuna"):
+        make_searcher(sweep, make_plan(sweep), {})
