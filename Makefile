@@ -1,8 +1,9 @@
 # Everything runs in .venv at the root; nothing but Python 3.11, make and a C++ compiler has to be there.
 PYTHON ?= python3.11
 BIN := .venv/bin
+TEST_PATH := $(CURDIR)/tests:$(CURDIR)/tests/unit:$(CURDIR)/tests/ray
 
-.PHONY: sweep test test-slow check format bench
+.PHONY: sweep test test-slow chaos soak check format
 
 # Set up, run the quickstart sweep, print the winner and where its files are.
 sweep: .venv/installed
@@ -15,6 +16,14 @@ test: .venv/installed
 # The tests that take minutes: whole sweeps of model families, warm against fresh groups.
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow -n 0
+
+# Inject faults into real worker groups and sweeps, and judge how they end (half an hour; as root, all of them).
+chaos: .venv/installed
+	PYTHONPATH="$(TEST_PATH)" $(BIN)/python tests/chaos/run.py --only "$(ONLY)"
+
+# 150 candidates through warm groups: what grows, and what is left behind.
+soak: .venv/installed
+	PYTHONPATH="$(TEST_PATH)" $(BIN)/python tests/chaos/soak.py
 
 # Format, lint, types, structure.
 check: .venv/installed

@@ -98,6 +98,10 @@ class NoWork:
         """There is no group."""
         return []
 
+    def waits_for(self) -> str:
+        """Nothing takes time."""
+        return ""
+
     def close(self, reason: str) -> None:
         """There is no group."""
 

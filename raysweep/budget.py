@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 DEVICE_MARGIN = 0.05
 """Share of a device left unused when the budget is `auto`: allocator rounding and the step that differs."""
 
 CONFIRM_ROUNDS = 3
 """Fresh worker groups in which a finalist must complete before it may be called best."""
+
+CONFIRM_WINDOW_FACTOR = 2
+"""How much longer than in the search a finalist is measured: what fails late, or slows down, has to show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +46,7 @@ class MeasurementWindow:
     measured_s: float = 3.0
     memory_pass_steps: int = 3
     """Steps of the untimed memory pass. The first creates the optimizer's state, so its peak is lower."""
+
+    def times(self, factor: int) -> MeasurementWindow:
+        """The same with a timed part so many times as long."""
+        return replace(self, measured_steps=factor * self.measured_steps, measured_s=factor * self.measured_s)

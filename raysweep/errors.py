@@ -69,6 +69,18 @@ class PreflightError(RaysweepError):
     exit_code = 4
 
 
+class StorageError(RaysweepError):
+    """The sweep cannot record what it measures, e.g. because the disk is full. Data: `path`, `reason`."""
+
+    @staticmethod
+    def describe(data: dict[str, Any]) -> str:
+        """The file, the system's reason, and how to go on."""
+        return (
+            f"{data['path']} cannot be written: {data['reason']}. The sweep has stopped; what was measured before is "
+            "kept. Make room, then go on with --resume"
+        )
+
+
 class OutOfMemory(RaysweepError):
     """A candidate went past its memory budget.
 
@@ -95,7 +107,8 @@ class NoSteps(RaysweepError):
 
 
 class NumericsError(RaysweepError):
-    """The loss is not finite, or every step was skipped for overflow. Data: `message`."""
+    """The loss is not finite, or every step was skipped for overflow. Data: `message`, and the `rank` where it began
+    where one can be named."""
 
 
 class CheckpointMismatch(RaysweepError):

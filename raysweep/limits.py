@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raysweep.candidate import Candidate
@@ -10,6 +11,9 @@ from raysweep.memory import MemoryEstimate
 from raysweep.trial import PlanRow, SkipRule, TrialStatus
 from raysweep.units import format_bytes
 from raysweep.workload import Workload
+
+ROUNDED_UP = 1.001
+"""A size that is named as enough must be so when it is rounded for a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,8 @@ class Limits:
     """None: not known yet, and nothing is pruned."""
     samples: int | None
     """Of the text; None where they do not run out or are not known."""
+    unsupported_precision: str = ""
+    """Why the sweep's precision does not run on its devices; empty where it does, or nobody has asked them yet."""
 
     def row(
         self,
@@ -39,6 +45,9 @@ class Limits:
                 f"micro-batch {candidate.micro_batch_size_per_gpu} x {workload.world_size} workers does not divide "
                 f"global_batch_size {workload.global_batch_size}"
             )
+        elif self.unsupported_precision:
+            status, skip_rule = TrialStatus.SKIPPED, SkipRule.PRECISION_UNSUPPORTED
+            reason = self.unsupported_precision
         elif self.samples is not None and self._needed(candidate) > self.samples:
             status, skip_rule = TrialStatus.SKIPPED, SkipRule.DATA_TOO_SMALL
             reason = (
@@ -69,22 +78,26 @@ class Limits:
         """Samples that all ranks need for one micro-step."""
         return candidate.micro_batch_size_per_gpu * self.workload.world_size
 
-    def check_something_fits(self, rows: list[PlanRow]) -> None:
+    def check_something_fits(self, rows: list[PlanRow], estimates: Mapping[str, MemoryEstimate]) -> None:
         """Refuse a sweep of which no candidate is admitted; a batch that is illegal everywhere was refused before.
+
+        Args:
+            rows: of all candidates.
+            estimates: candidate_id -> predicted memory.
 
         Raises:
             ConfigError: naming the budget and the smallest candidate, or the text and the samples that it lacks.
         """
-        if any(row.status is None for row in rows):
+        if self.unsupported_precision or any(row.status is None for row in rows):
             return
-        pruned = [row.estimated_memory_bytes for row in rows if row.status is TrialStatus.PRUNED]
-        needed = [bytes_needed for bytes_needed in pruned if bytes_needed is not None]
-        if needed:
+        pruned = [row.candidate.candidate_id for row in rows if row.status is TrialStatus.PRUNED]
+        if pruned:
+            needed = format_bytes(ROUNDED_UP * min(estimates[each].lower_bound_bytes for each in pruned))
             raise ConfigError(
                 key="memory_budget",
                 value=format_bytes(self.budget_bytes),
-                rule=f"below the smallest candidate, which is predicted to need {format_bytes(min(needed))}",
-                nearest=format_bytes(min(needed)),
+                rule=f"below the smallest candidate, which needs at least {needed}",
+                nearest=needed,
             )
         smallest = min(self._needed(row.candidate) for row in rows if row.skip_rule is SkipRule.DATA_TOO_SMALL)
         raise ConfigError(

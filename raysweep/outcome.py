@@ -11,6 +11,10 @@ DEADLINE_PASSED = "raysweep.launch.DeadlinePassed"
 """Type name that the broker gives to a rank which was still busy when its deadline passed."""
 PROCESS_DIED = "raysweep.launch.ProcessDied"
 """Type name that the broker gives to a rank whose process ended without an exception."""
+FATAL_SIGNAL = "raysweep.launch.FatalSignal"
+"""Type name of such a rank that ended by a signal of its own making, e.g. SIGSEGV."""
+KILLED_FOR_MEMORY = "raysweep.launch.KilledForMemory"
+"""Type name of such a rank that the kernel killed because the node had no memory left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,8 @@ class _Row:
         return self.type_name in failure.type_names and self.message_part in failure.message
 
 
+COLLATERAL = 3
+"""Distance of the errors that a rank gets because another one is gone."""
 _OOM_DEVICE = {"status": TrialStatus.OOM, "memory_kind": MemoryKind.DEVICE, "distance": 0}
 _OOM_HOST = {"status": TrialStatus.OOM, "memory_kind": MemoryKind.HOST, "distance": 0}
 _row: Callable[..., _Row] = _Row
@@ -49,6 +55,7 @@ _TABLE: tuple[_Row, ...] = (
     _row(type_name="torch.OutOfMemoryError", **_OOM_DEVICE),
     _row(type_name="builtins.MemoryError", **_OOM_HOST),
     _row(type_name="ray.exceptions.OutOfMemoryError", **_OOM_HOST),
+    _row(type_name=KILLED_FOR_MEMORY, **_OOM_HOST),
     _row(type_name="builtins.RuntimeError", message_part="DefaultCPUAllocator: can't allocate memory", **_OOM_HOST),
     _row(type_name="builtins.RuntimeError", message_part="CUDA out of memory", **_OOM_DEVICE),
     _row(type_name="builtins.RuntimeError", message_part="CUBLAS_STATUS_ALLOC_FAILED", **_OOM_DEVICE),
@@ -59,16 +66,27 @@ _TABLE: tuple[_Row, ...] = (
     _row(type_name="raysweep.errors.ConfigError", failure_kind=FailureKind.CONFIG),
     _row(type_name="deepspeed.runtime.config.DeepSpeedConfigError", failure_kind=FailureKind.CONFIG),
     _row(type_name="pydantic_core._pydantic_core.ValidationError", failure_kind=FailureKind.CONFIG),
+    _row(
+        type_name="builtins.OSError",
+        message_part="No space left on device",
+        failure_kind=FailureKind.INFRASTRUCTURE,
+        distance=2,
+    ),
     _row(type_name=PROCESS_DIED, failure_kind=FailureKind.INFRASTRUCTURE, distance=2),
     _row(type_name="ray.exceptions.RayError", failure_kind=FailureKind.INFRASTRUCTURE, distance=2),
-    _row(type_name="torch.distributed.DistError", failure_kind=FailureKind.INFRASTRUCTURE, distance=3),
+    _row(type_name="torch.distributed.DistError", failure_kind=FailureKind.INFRASTRUCTURE, distance=COLLATERAL),
     # gloo raises plain RuntimeErrors where a peer is gone: the mark is the source file or the words of its transport.
-    _row(type_name="builtins.RuntimeError", message_part="gloo/", failure_kind=FailureKind.INFRASTRUCTURE, distance=3),
+    _row(
+        type_name="builtins.RuntimeError",
+        message_part="gloo/",
+        failure_kind=FailureKind.INFRASTRUCTURE,
+        distance=COLLATERAL,
+    ),
     _row(
         type_name="builtins.RuntimeError",
         message_part="Connection closed by peer",
         failure_kind=FailureKind.INFRASTRUCTURE,
-        distance=3,
+        distance=COLLATERAL,
     ),
 )
 _ANYTHING_ELSE = _Row(type_name="builtins.BaseException", failure_kind=FailureKind.USER_CODE)
@@ -78,11 +96,14 @@ def judge(failures: Sequence[RankFailure]) -> Outcome:
     """The outcome of a launch in which at least one rank failed.
 
     The rank closest to a root cause decides: out of memory in any rank before all else, then an error of its own,
-    then a deadline or a dead process, then the errors that ranks get when a peer is gone.
+    then a deadline or a dead process, then the errors that ranks get when a peer is gone. Of an error that all ranks
+    raise alike, the rank where it began is named.
     """
     assert failures, "judge is asked only after a failure"
     rows = {failure.rank: _row_of(failure) for failure in failures}
-    ordered = sorted(failures, key=lambda failure: (rows[failure.rank].distance, failure.rank))
+    ordered = sorted(
+        failures, key=lambda failure: (rows[failure.rank].distance, _began_elsewhere(failure), failure.rank)
+    )
     first = ordered[0]
     row = rows[first.rank]
     return Outcome(
@@ -92,6 +113,16 @@ def judge(failures: Sequence[RankFailure]) -> Outcome:
         reason=_sentence(first),
         failures=tuple(ordered),
     )
+
+
+def _began_elsewhere(failure: RankFailure) -> bool:
+    """Whether an error that all ranks raise alike says that it began on another one."""
+    return bool(failure.data.get("rank", failure.rank) != failure.rank)
+
+
+def is_collateral(failure: RankFailure) -> bool:
+    """Whether a rank's error only says that another rank is gone."""
+    return _row_of(failure).distance == COLLATERAL
 
 
 def _row_of(failure: RankFailure) -> _Row:

@@ -59,12 +59,13 @@ class SweepPlan:
         return [row.candidate for row in self.rows if row.status is None]
 
 
-def make_plan(sweep: Sweep, *, device_memory_bytes: int | None = None) -> SweepPlan:
+def make_plan(sweep: Sweep, *, device_memory_bytes: int | None = None, unsupported_precision: str = "") -> SweepPlan:
     """Plan a sweep without touching a device.
 
     Args:
         sweep: the sweep file, read.
         device_memory_bytes: a device's memory, for a budget of `auto`.
+        unsupported_precision: why the precision does not run on the devices; every candidate is skipped for it.
 
     Raises:
         ConfigError: when the budget is below the smallest candidate, or the text too small for any of them.
@@ -72,7 +73,9 @@ def make_plan(sweep: Sweep, *, device_memory_bytes: int | None = None) -> SweepP
     workload = sweep.workload
     budget_bytes = memory_budget_bytes(sweep, device_memory_bytes=device_memory_bytes)
     samples = known_samples(workload.data, sequence_length=workload.sequence_length)
-    limits = Limits(workload=workload, budget_bytes=budget_bytes, samples=samples)
+    limits = Limits(
+        workload=workload, budget_bytes=budget_bytes, samples=samples, unsupported_precision=unsupported_precision
+    )
     estimates: dict[str, MemoryEstimate] = {}
     rows = []
     for candidate, legal in sweep.space.candidates(
@@ -86,7 +89,7 @@ def make_plan(sweep: Sweep, *, device_memory_bytes: int | None = None) -> SweepP
         estimates[candidate.candidate_id] = estimate
         sent_bytes = sent_bytes_per_step(candidate, workload, settings)
         rows.append(limits.row(candidate, legal=legal, estimate=estimate, sent_bytes=sent_bytes))
-    limits.check_something_fits(rows)
+    limits.check_something_fits(rows, estimates)
     notes = list(sweep.notes)
     if budget_bytes is None:
         notes.append("memory_budget is auto: devices are not known yet, so nothing is pruned (give --device-memory)")
@@ -175,7 +178,7 @@ def _cost(sweep: Sweep, admitted: list[Candidate]) -> PlanCost:
     search = sweep.file.search
     trials = len(admitted) if search.method == "grid" else min(len(admitted), search.trials or len(admitted))
     window = sweep.file.measure.window()
-    mean_s = sum(predicted_seconds(c, sweep.workload, window) for c in admitted) / len(admitted)
+    mean_s = sum(predicted_seconds(c, sweep.workload, window) for c in admitted) / max(len(admitted), 1)
     rounds = CONFIRM_ROUNDS if search.confirm else 0
     group_starts = len({group_key(candidate) for candidate in admitted}) + rounds
     if sweep.file.launcher == "fresh":

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from builders import make_figures
 
 from raysweep.measurement import Figures
-from raysweep.outcome import PROCESS_DIED, judge
+from raysweep.outcome import FATAL_SIGNAL, PROCESS_DIED, judge
 from raysweep.trial import GroupEnd, LaunchRequest, Measurement, RankFailure, TrialStatus
 
 Mishap = Callable[[LaunchRequest, int], RankFailure | None]
@@ -20,6 +20,7 @@ class FakeLauncher:
     def __init__(self) -> None:
         self.launched: list[LaunchRequest] = []
         self.recycled: list[str] = []
+        self.pending = ""
         self._mishaps: list[Mishap] = []
         self._position = 0
 
@@ -36,6 +37,14 @@ class FakeLauncher:
     def loses_a_rank_at(self, *launches: int) -> FakeLauncher:
         """The process of rank 1 dies in these launches; the group ends with it."""
         failure = RankFailure(rank=1, type_names=(PROCESS_DIED,), message="killed by SIGKILL")
+        self._mishaps.append(lambda _, number: failure if number in launches else None)
+        return self
+
+    def ends_by_signal_at(self, exit_signal: int, *launches: int) -> FakeLauncher:
+        """A signal of its own making ends rank 1 in these launches."""
+        failure = RankFailure(
+            rank=1, type_names=(FATAL_SIGNAL, PROCESS_DIED), message="process 7 ended", exit_signal=exit_signal
+        )
         self._mishaps.append(lambda _, number: failure if number in launches else None)
         return self
 
@@ -68,6 +77,7 @@ class FakeLauncher:
             failure_kind=outcome.failure_kind if outcome else None,
             memory_kind=outcome.memory_kind if outcome else None,
             reason=outcome.reason if outcome else "",
+            failures=outcome.failures if outcome else (),
             figures=figures,
             group_id=f"g{len(self.recycled)}",
             position_in_group=position,
@@ -84,6 +94,10 @@ class FakeLauncher:
             GroupEnd(group_id=f"g{number}", reason=reason, started_at="", ended_at="")
             for number, reason in enumerate(self.recycled)
         ]
+
+    def waits_for(self) -> str:
+        """See `Launcher.waits_for`."""
+        return self.pending
 
     def close(self, reason: str) -> None:
         """See `Launcher.close`."""

@@ -6,11 +6,15 @@ from dataclasses import replace
 
 from raysweep.launch.launcher import Launcher
 from raysweep.outcome import Outcome, may_run_again
-from raysweep.trial import LaunchRequest, Measurement, Phase
+from raysweep.trial import FailureKind, LaunchRequest, Measurement, Phase
 
 
 def run_candidate(launcher: Launcher, request: LaunchRequest) -> list[Measurement]:
-    """Every launch of one candidate, oldest first; the last one stands."""
+    """Every launch of one candidate, oldest first; the last one stands.
+
+    The second launch of a search is of phase `retry`; of a confirmation it has its phase and round.
+    """
+    again = replace(request, phase=Phase.RETRY) if request.phase is Phase.SEARCH else request
     measurements = [launcher.launch(request)]
     while may_run_again(
         _outcome(measurements[-1]),
@@ -19,8 +23,16 @@ def run_candidate(launcher: Launcher, request: LaunchRequest) -> list[Measuremen
         device=request.workload.device,
     ):
         launcher.recycle(f"{request.candidate.candidate_id} runs once more after: {measurements[-1].reason}")
-        measurements.append(launcher.launch(replace(request, phase=Phase.RETRY)))
+        measurements.append(_blamed(measurements[-1], launcher.launch(again)))
     return measurements
+
+
+def _blamed(first: Measurement, second: Measurement) -> Measurement:
+    """The second launch; where both ended by the same fatal signal, nothing but the code that ran is left to blame."""
+    signals = [m.failures[0].exit_signal if m.failures else None for m in (first, second)]
+    if second.failure_kind is not FailureKind.INFRASTRUCTURE or signals[1] is None or signals[0] != signals[1]:
+        return second
+    return replace(second, failure_kind=FailureKind.USER_CODE, reason=f"{second.reason}, twice")
 
 
 def _outcome(measurement: Measurement) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,11 @@ NAMESPACE = "raysweep"
 POLL_S = 10.0
 """Longest that one call waits: a caller that is gone holds nothing for longer."""
 _TICK_S = 1.0
+CALL_TIMEOUT_S = POLL_S + 50.0
+BACK_WITHIN_S = 60.0
+"""How long a broker that died may take until Ray has started it again."""
+SETTLE_S = 2.0
+"""How long a rank's death waits for what the other ranks have to say: one of them may be the cause."""
 
 
 class Broker:
@@ -53,6 +59,9 @@ class Broker:
 
     async def died(self, errors: Mapping[int, Mapping[str, Any]]) -> None:
         """See `BrokerState.died`."""
+        limit_s = asyncio.get_running_loop().time() + SETTLE_S
+        while self._state.may_hear_more(errors) and asyncio.get_running_loop().time() < limit_s:
+            await asyncio.sleep(0.1)
         self._state.died(errors)
         await self._notify()
 
@@ -62,9 +71,9 @@ class Broker:
         await self._notify()
         return sequence
 
-    async def result(self) -> dict[str, Any] | None:
+    async def result(self, sequence: int) -> dict[str, Any] | None:
         """See `BrokerState.result`; None when it is not there after one poll."""
-        return await self._wait_for(self._state.result)
+        return await self._wait_for(lambda: self._state.result(sequence))
 
     async def end_group(self, reason: str) -> None:
         """See `BrokerState.end_group`."""
@@ -85,13 +94,13 @@ class Broker:
         """See `BrokerState.overdue_pids`."""
         return self._state.overdue_pids(node_id)
 
-    async def overview(self) -> dict[str, Any]:
-        """The running group and those that ended, for the driver."""
-        group = self._state.group
-        return {
-            "ranks": [group.ranks[rank] for rank in sorted(group.ranks)] if group else [],
-            "ended_groups": [to_dict(end) for end in self._state.ended_groups],
-        }
+    async def group_ends(self) -> list[dict[str, Any]]:
+        """The groups that ended, for the driver."""
+        return [to_dict(end) for end in self._state.ended_groups]
+
+    async def waits_for(self) -> str:
+        """See `BrokerState.waits_for`."""
+        return self._state.waits_for()
 
     async def _notify(self) -> None:
         async with self._changed:
@@ -118,13 +127,18 @@ def broker_name(sweep_id: str) -> str:
 
 
 def start_broker(sweep_id: str, *, world_size: int, start_timeout_s: float) -> Any:
-    """Start the broker on this node, without reserving a CPU; the actor handle. It dies with the driver."""
+    """Start the broker on this node, without reserving a CPU; the actor handle. It dies with the driver.
+
+    Should its process die before, Ray starts it again. It then knows nothing of what ran, tells the group to leave,
+    and the candidate is launched once more.
+    """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor = ray.remote(Broker).options(
         name=broker_name(sweep_id),
         namespace=NAMESPACE,
         num_cpus=0,
         max_concurrency=10_000,
+        max_restarts=-1,
         scheduling_strategy=here,
     )
     return actor.remote(world_size=world_size, start_timeout_s=start_timeout_s)
@@ -137,3 +151,19 @@ def find_broker(sweep_id: str) -> Any:
         ValueError: when it is not there.
     """
     return ray.get_actor(broker_name(sweep_id), namespace=NAMESPACE)
+
+
+def call(broker: Any, method: str, *arguments: Any) -> Any:
+    """Call a method of the broker; one that is being started again is waited for.
+
+    Raises:
+        ray.exceptions.RayActorError: when it does not come back.
+    """
+    limit_s = time.monotonic() + BACK_WITHIN_S
+    while True:
+        try:
+            return ray.get(getattr(broker, method).remote(*arguments), timeout=CALL_TIMEOUT_S)
+        except ray.exceptions.ActorUnavailableError:
+            if time.monotonic() > limit_s:
+                raise
+            time.sleep(1.0)

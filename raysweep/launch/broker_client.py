@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import replace
+from functools import partial
 from typing import Any
-
-import ray
 
 from raysweep.clock import utc_now
 from raysweep.errors import GroupCannotStart
-from raysweep.launch.broker import POLL_S, find_broker
+from raysweep.launch.autopsy import examine
+from raysweep.launch.broker import call, find_broker
+from raysweep.launch.reaper import autopsy_of
 from raysweep.launch.records import measurement_of, read_answer
 from raysweep.serde import from_dict, to_dict
 from raysweep.space import group_key
 from raysweep.trial import GroupEnd, LaunchRequest, Measurement
 from raysweep.units import MIB, format_bytes
 
-CALL_TIMEOUT_S = POLL_S + 50.0
 LEFT_BEHIND_LIMIT_BYTES = 8 * MIB
 """Tensor bytes that one candidate may leave in its process; past it the group is recycled."""
 
@@ -29,11 +30,13 @@ class BrokerClient:
 
     Args:
         broker: the broker's actor handle.
+        sweep_id: the sweep's.
         fresh: give every candidate a worker group of its own.
     """
 
-    def __init__(self, broker: Any, *, fresh: bool) -> None:
+    def __init__(self, broker: Any, *, sweep_id: str, fresh: bool) -> None:
         self._broker = broker
+        self._sweep_id = sweep_id
         self._fresh = fresh
 
     @classmethod
@@ -43,7 +46,7 @@ class BrokerClient:
         Raises:
             ValueError: when the broker is not there.
         """
-        return cls(find_broker(sweep_id), fresh=fresh)
+        return cls(find_broker(sweep_id), sweep_id=sweep_id, fresh=fresh)
 
     def launch(self, request: LaunchRequest) -> Measurement:
         """See `Launcher.launch`."""
@@ -51,14 +54,15 @@ class BrokerClient:
         begin = time.perf_counter()
         # A key that no other candidate has is shared with none.
         key = uuid.uuid4().hex if self._fresh else group_key(request.candidate)
-        self._call("submit", to_dict(request), request.deadline_s, key)
+        sequence = self._call("submit", to_dict(request), request.deadline_s, key)
         plain = None
         while plain is None:
-            plain = self._call("result")
+            plain = self._call("result", sequence)
         if "cannot_start" in plain:
             raise GroupCannotStart(reason=plain["cannot_start"])
         answer = read_answer(plain, started_at=started_at, wall_s=time.perf_counter() - begin)
-        measurement = measurement_of(request, answer)
+        failures = examine(answer.failures, answer.ranks, partial(autopsy_of, self._sweep_id))
+        measurement = measurement_of(request, replace(answer, failures=failures))
         self._keep_house(measurement)
         return measurement
 
@@ -73,11 +77,15 @@ class BrokerClient:
 
     def group_ends(self) -> list[GroupEnd]:
         """See `Launcher.group_ends`."""
-        return [from_dict(GroupEnd, plain) for plain in self._call("overview")["ended_groups"]]
+        return [from_dict(GroupEnd, plain) for plain in self._call("group_ends")]
+
+    def waits_for(self) -> str:
+        """See `Launcher.waits_for`."""
+        return str(self._call("waits_for"))
 
     def close(self, reason: str) -> None:
         """See `Launcher.close`."""
         self._call("close", reason)
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        return ray.get(getattr(self._broker, method).remote(*arguments), timeout=CALL_TIMEOUT_S)
+        return call(self._broker, method, *arguments)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from raysweep.clock import utc_now
-from raysweep.outcome import DEADLINE_PASSED, PROCESS_DIED
+from raysweep.launch.group_job import Group, Job
+from raysweep.outcome import DEADLINE_PASSED, PROCESS_DIED, is_collateral
 from raysweep.serde import from_dict, to_dict
 from raysweep.trial import GroupEnd, RankFailure
 
@@ -16,43 +16,19 @@ REAPER_GRACE_S = 15.0
 """How long after its deadline a rank may end itself (and write its stacks) before the reaper kills it."""
 COLLATERAL_WAIT_S = 10.0
 """How long the first failure of a candidate waits for Ray's report of the other ranks."""
+CAUSE_WAIT_S = 45.0
+"""How long it waits where all that is known are errors of ranks whose peer is gone: Ray takes 15 to 30 s to find that a
+node is lost."""
 START_FAILURES_ALLOWED = 3
 """Groups in a row that may die before they register; then the sweep is told that none can start."""
-
-
-@dataclass(slots=True)
-class Group:
-    """A running worker group: all ranks of one generation."""
-
-    generation: str
-    started_at: str
-    ranks: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    """rank -> facts: pid, node, node_id, log_path."""
-    idle: set[int] = field(default_factory=set)
-    """Ranks that have asked for work since they finished their last."""
-    handed_out: int = 0
-    key: Any = None
-    """What its candidates have in common; another key needs a fresh group."""
-
-
-@dataclass(slots=True)
-class Job:
-    """A candidate on its way through a group."""
-
-    sequence: int
-    request: Mapping[str, Any]
-    deadline_s: float
-    submitted_at: float
-    group_key: Any
-    generation: str = ""
-    position_in_group: int = 0
-    handed_out_at: float | None = None
-    first_failure_at: float | None = None
-    taken: set[int] = field(default_factory=set)
-    reports: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    failures: dict[int, RankFailure] = field(default_factory=dict)
-    ranks: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    finished: bool = False
+_LOST: Mapping[str, Any] = {
+    "reports": [],
+    "failures": [to_dict(RankFailure(rank=0, type_names=(PROCESS_DIED,), message="the broker died"))],
+    "group_id": "",
+    "position_in_group": 0,
+    "ranks": [],
+}
+"""What became of a candidate that the broker knows nothing of: it was started again meanwhile."""
 
 
 class BrokerState:
@@ -138,6 +114,13 @@ class BrokerState:
 
     # --- told by Ray Train's controller, the reaper and the driver -------------------------------------------------
 
+    def may_hear_more(self, errors: Mapping[int, Any]) -> bool:
+        """Whether a rank that Ray does not count among the dead may yet report an error of its own."""
+        group, job = self.group, self.job
+        if group is None or job is None or job.generation != group.generation or job.finished:
+            return False
+        return len(set(errors) | set(job.failures)) < self.world_size
+
     def died(self, errors: Mapping[int, Mapping[str, Any]]) -> None:
         """Ray reports which ranks died of what. Their own words, where they came through, are kept."""
         failures = {rank: from_dict(RankFailure, dict(error)) for rank, error in errors.items()}
@@ -157,6 +140,8 @@ class BrokerState:
         self._awaits_death = False
 
     def _count_start_failure(self, failures: Mapping[int, RankFailure]) -> None:
+        if all("GroupLeaves" in _kind_of(failure) for failure in failures.values()):
+            return  # told to leave by a broker that did not know it
         self.start_failures += 1
         if self.start_failures >= START_FAILURES_ALLOWED:
             first = failures[min(failures)]
@@ -218,12 +203,14 @@ class BrokerState:
         )
         return self._sequence
 
-    def result(self) -> dict[str, Any] | None:
-        """What became of the submitted candidate, or None while it is not over."""
+    def result(self, sequence: int) -> dict[str, Any] | None:
+        """What became of a submitted candidate, or None while it is not over."""
         job = self.job
-        assert job is not None, "nothing was submitted"
+        if job is None or job.sequence != sequence:
+            return dict(_LOST)
         waited_s = 0.0 if job.first_failure_at is None else self.clock() - job.first_failure_at
-        if not job.finished and waited_s > COLLATERAL_WAIT_S:
+        wait_s = CAUSE_WAIT_S if all(is_collateral(each) for each in job.failures.values()) else COLLATERAL_WAIT_S
+        if not job.finished and waited_s > wait_s:
             self.end_group(f"rank {min(job.failures)} failed: {_kind_of(job.failures[min(job.failures)])}")
         if not job.finished:
             self._check_start(job)
@@ -235,6 +222,18 @@ class BrokerState:
             "position_in_group": job.position_in_group,
             "ranks": [job.ranks[rank] for rank in sorted(job.ranks)],
         }
+
+    def waits_for(self) -> str:
+        """What the submitted candidate waits for; empty where it runs, or there is none."""
+        job = self.job
+        if job is None or job.finished or job.handed_out_at is not None:
+            return ""
+        up = len(self.group.ranks) if self.group else 0
+        waited_s = self.clock() - job.submitted_at
+        return (
+            f"waiting for workers: {up} of {self.world_size} are up after {waited_s:.0f} s "
+            f"(given up after {self.start_timeout_s:.0f} s)"
+        )
 
     def _check_start(self, job: Job) -> None:
         up = len(self.group.ranks) if self.group else 0

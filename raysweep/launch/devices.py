@@ -1,4 +1,4 @@
-"""What a worker's device holds, asked of the cluster: the base of a memory budget of `auto`."""
+"""What a worker's device holds and can do, asked of the device."""
 
 from __future__ import annotations
 
@@ -28,3 +28,30 @@ def _cuda_memory_bytes() -> int:
     import torch
 
     return int(torch.cuda.mem_get_info()[1])
+
+
+def unsupported_precision(*, device: str, precision: str, resources_per_worker: Mapping[str, float]) -> str:
+    """Why training in a precision does not run on the workers' devices; empty where it does.
+
+    A CUDA device is asked on a worker. What runs on a CPU is decided by PyTorch, so this process can try it.
+    """
+    if device == "cpu":
+        return _tried(precision, "cpu")
+    ask = ray.remote(_tried).options(num_cpus=0, num_gpus=resources_per_worker["GPU"])
+    return str(ray.get(ask.remote(precision, "cuda"), timeout=ASK_TIMEOUT_S))
+
+
+def _tried(precision: str, place: str) -> str:
+    import torch
+
+    name = torch.cuda.get_device_name() if place == "cuda" else "this CPU"
+    # PyTorch emulates bf16 where a GPU lacks it: it runs, at a fraction of the speed.
+    if place == "cuda" and precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return f"precision bf16 is not supported on {name}"
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[precision]
+    try:
+        weight = torch.ones(8, 8, dtype=dtype, device=place, requires_grad=True)
+        torch.autograd.backward((weight @ weight).sum())
+    except RuntimeError as error:
+        return f"precision {precision} is not supported on {name}: {error}"
+    return ""

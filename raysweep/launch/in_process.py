@@ -39,7 +39,7 @@ class InProcessLauncher:
         failures: list[RankFailure] = []
         try:
             reports.append(measure_candidate(request, self._process))
-        except Exception as error:  # stands for the process edge that the other launchers have
+        except (Exception, SystemExit) as error:  # stands for the process edge that the other launchers have
             traceback.print_exc()
             failures.append(describe_failure(error, rank=0, node=NODE))
         answer = Answer(
@@ -70,6 +70,10 @@ class InProcessLauncher:
     def group_ends(self) -> list[GroupEnd]:
         """See `Launcher.group_ends`."""
         return self._ends
+
+    def waits_for(self) -> str:
+        """See `Launcher.waits_for`; here a candidate runs at once."""
+        return ""
 
     def close(self, reason: str) -> None:
         """See `Launcher.close`."""

@@ -26,6 +26,10 @@ class Launcher(Protocol):
         """The groups that have ended so far, oldest first."""
         ...
 
+    def waits_for(self) -> str:
+        """What a candidate that was handed in waits for, e.g. workers that start; empty where it runs, or none was."""
+        ...
+
     def close(self, reason: str) -> None:
         """End the last group and free what the launcher holds."""
         ...

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +12,10 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raysweep.launch.broker import find_broker, start_broker
+from raysweep.launch.broker import call, find_broker, start_broker
 from raysweep.launch.broker_client import BrokerClient
-from raysweep.launch.reaper import start_reapers
+from raysweep.launch.node_folder import NodeFolder
+from raysweep.launch.reaper import MARK, ask_each, find_reapers, start_reapers
 from raysweep.launch.worker_loop import describe_failure, serve
 from raysweep.serde import to_dict
 
@@ -43,7 +43,10 @@ class GroupSpec:
 
 
 class DeathReporter(UserCallback):  # type: ignore[misc]
-    """Tells the broker which ranks died of what. Ray calls it in its controller process."""
+    """Tells the broker which ranks died of what, and ends what is left of their group before Ray starts the next one.
+
+    Ray calls it in its controller process.
+    """
 
     def __init__(self, sweep_id: str) -> None:
         self._sweep_id = sweep_id
@@ -54,7 +57,10 @@ class DeathReporter(UserCallback):  # type: ignore[misc]
             rank: to_dict(describe_failure(getattr(error, "health_check_failure", error), rank=rank))
             for rank, error in worker_exceptions.items()
         }
-        ray.get(find_broker(self._sweep_id).died.remote(errors), timeout=60)
+        call(find_broker(self._sweep_id), "died", errors)
+        left = ask_each(find_reapers(self._sweep_id), "end_workers")
+        if left:
+            logger.error("processes that could not be killed: %s", left)
 
 
 class TrainHost:
@@ -63,11 +69,16 @@ class TrainHost:
     def run(self, spec: GroupSpec) -> None:
         """Keep a worker group alive until it is told to leave for good."""
         set_train_variables(start_timeout_s=spec.start_timeout_s)
-        with tempfile.TemporaryDirectory(prefix="raysweep-train-") as storage:
+        while True:
             try:
-                _trainer(spec, storage).fit()
+                _trainer(spec, NodeFolder(spec.sweep_id).temporary()).fit()
+            except ray.exceptions.RayActorError as error:  # Ray Train's controller died, and its workers with it
+                DeathReporter(spec.sweep_id).after_exception(None, {0: error})
             except Exception as error:  # a process edge: the broker hands it to whoever waits
-                ray.get(find_broker(spec.sweep_id).cannot_start.remote(str(error)), timeout=60)
+                call(find_broker(spec.sweep_id), "cannot_start", str(error))
+                return
+            else:
+                return
 
 
 class WarmGroup:
@@ -75,25 +86,26 @@ class WarmGroup:
 
     def __init__(self, spec: GroupSpec) -> None:
         self._spec = spec
+        self.tidied: list[str] = []
+        """What sweeps that are over had left on the nodes, a line each; known from entry on."""
 
     def __enter__(self) -> BrokerClient:
         spec = self._spec
-        self._broker = start_broker(spec.sweep_id, world_size=spec.world_size, start_timeout_s=spec.start_timeout_s)
         self._reapers = start_reapers(spec.sweep_id)
+        broker = start_broker(spec.sweep_id, world_size=spec.world_size, start_timeout_s=spec.start_timeout_s)
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._host = ray.remote(TrainHost).options(num_cpus=0, scheduling_strategy=here).remote()
         self._run = self._host.run.remote(spec)
-        self._client = BrokerClient(self._broker, fresh=spec.fresh)
+        self._client = BrokerClient(broker, sweep_id=spec.sweep_id, fresh=spec.fresh)
+        self.tidied += ask_each(self._reapers, "tidy")
         return self._client
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        overview = ray.get(self._broker.overview.remote(), timeout=60)
-        pids = [int(facts["pid"]) for facts in overview["ranks"]]
         self._client.close("sweep ended" if kind is None else f"sweep ended by {kind.__name__}")
         if kind is None:
             ray.wait([self._run], timeout=LEAVE_WITHIN_S)
         ray.kill(self._host)
-        left = [pid for left in ray.get([r.kill.remote(pids) for r in self._reapers], timeout=60) for pid in left]
+        left = ask_each(self._reapers, "close")
         if left:
             logger.error("processes that could not be killed: %s", left)
         for reaper in self._reapers:
@@ -121,6 +133,8 @@ def _trainer(spec: GroupSpec, storage: str) -> TorchTrainer:
             storage_path=storage,
             failure_config=FailureConfig(max_failures=-1),
             callbacks=[DeathReporter(spec.sweep_id)],
+            # Children inherit it, so that data loaders and whatever else a worker starts are found and ended, too.
+            worker_runtime_env={"env_vars": {MARK: spec.sweep_id}},
         ),
     )
 

@@ -7,21 +7,21 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import ray
 
 from raysweep.errors import RaysweepError
-from raysweep.launch.broker import POLL_S, find_broker
+from raysweep.launch.broker import call, find_broker
+from raysweep.launch.node_folder import NodeFolder
 from raysweep.serde import from_dict, to_dict
 from raysweep.trial import LaunchRequest, RankFailure
 
 if TYPE_CHECKING:
     from raysweep.worker.process import RankContext
 
-CALL_TIMEOUT_S = POLL_S + 50.0
 OPENING_BARRIER_S = 60.0
 
 
@@ -38,7 +38,9 @@ def serve(config: Mapping[str, Any]) -> None:
     """
     rank = ray.train.get_context().get_world_rank()
     log_path = _redirect_output(Path(config["log_folder"]), rank)
-    process = ready_rank()
+    folder = NodeFolder(config["sweep_id"])
+    folder.leave_last_words()
+    process = ready_rank(note_shared_memory=folder.note_shared_memory)
     generation = process.agree_on_name()
     broker = find_broker(config["sweep_id"])
     facts = {
@@ -47,9 +49,9 @@ def serve(config: Mapping[str, Any]) -> None:
         "node_id": ray.get_runtime_context().get_node_id(),
         "log_path": str(log_path),
     }
-    ray.get(broker.register.remote(generation, rank, facts), timeout=CALL_TIMEOUT_S)
+    call(broker, "register", generation, rank, facts)
     while True:
-        order = ray.get(broker.ask.remote(generation, rank), timeout=CALL_TIMEOUT_S)
+        order = call(broker, "ask", generation, rank)
         if order["do"] == "leave":
             if order["final"]:
                 return
@@ -58,12 +60,16 @@ def serve(config: Mapping[str, Any]) -> None:
             _serve_one(broker, generation, process, order, log_path)
 
 
-def ready_rank() -> RankContext:
-    """This worker of Ray Train's as a rank that is ready for DeepSpeed; every worker calls it once."""
+def ready_rank(note_shared_memory: Callable[[Path], None] = lambda path: None) -> RankContext:
+    """This worker of Ray Train's as a rank that is ready for DeepSpeed; every worker calls it once.
+
+    `note_shared_memory` is told of a file that stays if this process dies while it gets ready.
+    """
     # On the worker only: the driver that ships these functions needs neither torch nor DeepSpeed.
-    from raysweep.worker.process import prepare_process
+    from raysweep.worker.process import prepare_process, shared_buffer
 
     context = ray.train.get_context()
+    note_shared_memory(shared_buffer(context.get_world_rank()))
     return prepare_process(
         rank=context.get_world_rank(),
         local_rank=context.get_local_rank(),
@@ -97,14 +103,14 @@ def _serve_one(broker: Any, generation: str, process: Any, order: Mapping[str, A
         try:
             process.barrier(timeout_s=OPENING_BARRIER_S)
             report = measure_candidate(request, process)
-        except Exception as error:  # the process edge: told to the broker, then the group ends
+        except (Exception, SystemExit) as error:  # the process edge: told to the broker, then the group ends
             traceback.print_exc()
             failure = describe_failure(error, rank=process.rank, node=process.node, log_path=str(log_path))
-            ray.get(broker.fail.remote(generation, process.rank, sequence, to_dict(failure)), timeout=CALL_TIMEOUT_S)
+            call(broker, "fail", generation, process.rank, sequence, to_dict(failure))
             if not failure.data.get("collective"):
                 raise
         else:
-            ray.get(broker.deliver.remote(generation, process.rank, sequence, to_dict(report)), timeout=CALL_TIMEOUT_S)
+            call(broker, "deliver", generation, process.rank, sequence, to_dict(report))
         finally:
             faulthandler.cancel_dump_traceback_later()
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
-from raysweep.errors import RaysweepError
+from raysweep.errors import RaysweepError, StorageError
 from raysweep.serde import from_dict
 from raysweep.trial import GroupEnd, Measurement, SweepStart
 
@@ -55,7 +57,7 @@ class JournalContents:
 class Journal:
     """Appends entries; each is flushed and synced before `append` returns."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: FileIO) -> None:
         self._file = file
 
     @classmethod
@@ -63,7 +65,7 @@ class Journal:
         """Open a journal for appending, and make it where it is missing; a torn last line is cut off."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("ab")
+        file = path.open("ab", buffering=0)
         intact = sum(len(line) for line in _intact_lines(path))
         if file.tell() > intact:
             file.truncate(intact)
@@ -71,11 +73,20 @@ class Journal:
         return cls(file)
 
     def append(self, kind: str, record: Mapping[str, Any]) -> None:
-        """Write one entry; `record` holds plain JSON values."""
-        line = json.dumps({"kind": EntryKind(kind).value, "record": record}, separators=(",", ":"))
-        self._file.write(line.encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Write one entry; `record` holds plain JSON values.
+
+        Raises:
+            StorageError: when it cannot be written; the journal is then as it was before.
+        """
+        line = json.dumps({"kind": EntryKind(kind).value, "record": record}, separators=(",", ":")).encode() + b"\n"
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            _write_all(self._file, line)
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(end)
+            raise StorageError(path=str(self._file.name), reason=error.strerror or str(error)) from None
 
     def close(self) -> None:
         """Close the file."""
@@ -122,6 +133,12 @@ def read_journal(path: str | Path) -> JournalContents:
         group_ends=tuple(group_ends),
         finished=finished,
     )
+
+
+def _write_all(file: FileIO, content: bytes) -> None:
+    """A raw file may take a part only, where a disk has room for no more; the rest then says why."""
+    while content:
+        content = content[file.write(content) :]
 
 
 def _intact_lines(path: Path) -> list[bytes]:

@@ -128,7 +128,7 @@ class Compactor:
 
 
 def load_trials(root: str) -> list[TrialRecord]:
-    """The records of a results folder or URI.
+    """The records of a results folder or URI; of the journal where there is no Parquet file yet.
 
     Raises:
         RaysweepError: when nothing has been written there.
@@ -137,7 +137,7 @@ def load_trials(root: str) -> list[TrialRecord]:
 
 
 def load_measurements(root: str) -> pa.Table:
-    """The launches of a results folder or URI, as a table.
+    """The launches of a results folder or URI, as a table; of the journal where there is no Parquet file yet.
 
     Raises:
         RaysweepError: when nothing has been written there.
@@ -148,6 +148,12 @@ def load_measurements(root: str) -> pa.Table:
 def _load(root: str, name: str) -> pa.Table:
     filesystem, folder = open_filesystem(root)
     path = f"{folder}/{name}"
+    journal = Path(root, JOURNAL)
+    if journal.is_file() and not Path(path).exists():
+        contents = read_journal(journal)  # a sweep that has just begun, or whose disk was full
+        return (
+            measurements_table(contents.measurements) if name == MEASUREMENTS else trials_table(records_from(contents))
+        )
     if filesystem.get_file_info(path).type is not pafs.FileType.File:
         raise RaysweepError(message=f"no results here: {root} {_why_not(filesystem, folder, name)}")
     return pq.read_table(path, filesystem=filesystem)
@@ -157,8 +163,6 @@ def _why_not(filesystem: pafs.FileSystem, folder: str, name: str) -> str:
     kind = filesystem.get_file_info(folder).type
     if kind is pafs.FileType.File:
         return "is a file; give the folder that it is in"
-    if filesystem.get_file_info(f"{folder}/{JOURNAL}").type is pafs.FileType.File:
-        return f"holds a sweep that has not written {name} yet; it is written every {COMPACT_EVERY_S:.0f} s"
     known = ", ".join(sorted(str(path.parent) for path in Path().glob(f"results/*/{TRIALS}")))
     lacks = "is not there" if kind is pafs.FileType.NotFound else f"has no {name}"
     return f"{lacks}; there are results in {known}" if known else lacks

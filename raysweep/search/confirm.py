@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from raysweep.budget import CONFIRM_ROUNDS
+from raysweep.budget import CONFIRM_ROUNDS, CONFIRM_WINDOW_FACTOR
+from raysweep.launch.attempts import run_candidate
 from raysweep.launch.launcher import Launcher
 from raysweep.trial import LaunchRequest, Measurement, Phase, TrialStatus
 
@@ -25,21 +26,35 @@ def confirm(
 ) -> list[Measurement]:
     """Measure all finalists once in each of three fresh groups; one that fails is left out from then on.
 
-    `on_launching` is told each candidate and round before, `on_measured` each launch after.
+    `on_launching` is told each candidate and round before, `on_measured` its launches after: two, where the first
+    one was lost with its group.
 
     Pairs measured in one group share its process and its hour, so that their differences can be taken in pairs.
     """
     requests = {request.candidate.candidate_id: request for request in finalists}
     measured: list[Measurement] = []
+    failed: set[str] = set()
     for round_number in range(1, CONFIRM_ROUNDS + 1):
-        failed = {m.candidate_id for m in measured if m.status is not TrialStatus.COMPLETED}
         alive = [candidate_id for candidate_id in requests if candidate_id not in failed]
         if not alive:
             break
         launcher.recycle(f"confirmation round {round_number} starts in a fresh group")
         for candidate_id in rotated(alive, round_number):
-            request = replace(requests[candidate_id], phase=Phase.CONFIRM, round=round_number)
+            request = _longer(requests[candidate_id], round_number)
             on_launching(candidate_id, round_number)
-            measured.append(launcher.launch(request))
-            on_measured([measured[-1]])
+            launches = run_candidate(launcher, request)
+            measured.extend(launches)
+            on_measured(launches)
+            if launches[-1].status is not TrialStatus.COMPLETED:
+                failed.add(candidate_id)
     return measured
+
+
+def _longer(request: LaunchRequest, round_number: int) -> LaunchRequest:
+    return replace(
+        request,
+        phase=Phase.CONFIRM,
+        round=round_number,
+        window=request.window.times(CONFIRM_WINDOW_FACTOR),
+        deadline_s=request.deadline_s * CONFIRM_WINDOW_FACTOR,
+    )

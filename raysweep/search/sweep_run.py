@@ -15,7 +15,7 @@ from raysweep.errors import GroupCannotStart, NothingSucceeded
 from raysweep.estimate.ds_check import check_ds_configs
 from raysweep.launch.broker_client import BrokerClient
 from raysweep.launch.cluster import check_capacity, ray_session
-from raysweep.launch.devices import device_memory_bytes
+from raysweep.launch.devices import device_memory_bytes, unsupported_precision
 from raysweep.launch.launcher import Launcher
 from raysweep.launch.warm_group import GroupSpec, WarmGroup
 from raysweep.plan import SweepPlan, make_plan
@@ -28,6 +28,7 @@ from raysweep.results.select import Selection, choose_winner
 from raysweep.results.store import records_from
 from raysweep.search.best import best_of
 from raysweep.search.confirm import confirm
+from raysweep.search.heartbeat import Heartbeat
 from raysweep.search.observer import Observer
 from raysweep.search.recorder import Recorder, check_folder, check_same_sweep
 from raysweep.search.requests import RequestMaker
@@ -88,7 +89,10 @@ def run_sweep(
         )
         resources = sweep.file.workers.resources_per_worker
         check_capacity(world_size=sweep.workload.world_size, resources_per_worker=resources)
-        plan = make_plan(sweep, device_memory_bytes=_device_memory(sweep))
+        lacks = unsupported_precision(
+            device=sweep.workload.device, precision=sweep.workload.precision, resources_per_worker=resources
+        )
+        plan = make_plan(sweep, device_memory_bytes=_device_memory(sweep), unsupported_precision=lacks)
         if resume:
             check_same_sweep(sweep, plan)
         recorder = Recorder(sweep, plan, resume=resume)
@@ -129,6 +133,10 @@ class _Run:
         requests = RequestMaker(sweep=self.sweep, memory_budget_bytes=self.plan.memory_budget_bytes)
         searcher = make_searcher(self.sweep, self.plan, kept)
         self.observer.planned(self.plan, searcher.most_launches)
+        if not self.plan.admitted:
+            reason = next(row.reason for row in self.plan.rows if row.reason)
+            self._conclude(reason)
+            raise NothingSucceeded(message=f"no candidate can be launched: {reason}")
         try:
             with self._launcher() as (launcher, make_launcher):
                 try:
@@ -166,7 +174,10 @@ class _Run:
             start_timeout_s=self.sweep.file.cluster.group_start_timeout_seconds,
             fresh=self.sweep.file.launcher == "fresh",
         )
-        with WarmGroup(spec) as client:
+        group = WarmGroup(spec)
+        with group as client:
+            for line in group.tidied:
+                self.observer.note(line)
             yield client, partial(BrokerClient.connect, sweep_id, fresh=spec.fresh)
 
     def _search(
@@ -196,6 +207,7 @@ class _Run:
             make_launcher=make_launcher,
             on_launching=lambda candidate_id: self.observer.launching(candidate_id, Phase.SEARCH, 0),
             on_measured=on_measured,
+            on_waiting=Heartbeat(launcher, self.observer).beat,
         )
 
     def _confirm(self, requests: RequestMaker, launcher: Launcher) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,9 +12,10 @@ import ray
 from ray import tune
 from ray.tune.search import Searcher
 
-from raysweep.errors import GroupCannotStart, PreflightError
+from raysweep.errors import GroupCannotStart, PreflightError, RaysweepError
 from raysweep.launch.attempts import run_candidate
 from raysweep.launch.launcher import Launcher
+from raysweep.launch.node_folder import NodeFolder
 from raysweep.search.searcher import CandidateSearcher
 from raysweep.serde import from_dict, to_dict
 from raysweep.trial import LaunchRequest, Measurement
@@ -32,6 +33,7 @@ def run_trials(
     make_launcher: LauncherFactory,
     on_launching: Callable[[str], None],
     on_measured: Callable[[list[Measurement]], None],
+    on_waiting: Callable[[], None] = lambda: None,
 ) -> None:
     """Launch the candidates that the searcher proposes, one at a time.
 
@@ -40,16 +42,19 @@ def run_trials(
         searcher: proposes candidate ids.
         make_launcher: called in the trial's own process; must pickle.
         on_launching: called in this process with each candidate's id, before it is launched.
-        on_measured: called in this process with the launches of each candidate, as soon as it is over.
+        on_measured: called in this process with the launches of each candidate, as soon as it is over; an error of
+            ours that it raises ends the search.
+        on_waiting: called in this process again and again while a candidate is under way.
 
     Raises:
         GroupCannotStart: when no worker group came up.
+        RaysweepError: what `on_measured` raised, e.g. that nothing can be recorded any more.
         PreflightError: when Ray Tune itself failed.
     """
     _set_tune_variables()
-    listener = _Listener(on_launching, on_measured, searcher)
+    listener = _Listener(on_launching, on_measured, on_waiting, searcher)
     trainable = tune.with_resources(tune.with_parameters(_run_trial, make_launcher=make_launcher), TRIAL_RESOURCES)
-    with tempfile.TemporaryDirectory(prefix="raysweep-tune-") as storage:
+    with NodeFolder(f"tune-{uuid.uuid4().hex[:8]}").held() as storage:
         tuner = tune.Tuner(
             trainable,
             tune_config=tune.TuneConfig(
@@ -70,8 +75,8 @@ def run_trials(
         )
         results = tuner.fit()
     searcher.look_for_end()  # Ray Tune does not ask again after the last trial, so the reason is not known yet
-    if listener.cannot_start:
-        raise GroupCannotStart(reason=listener.cannot_start)
+    if listener.error:
+        raise listener.error
     if results.errors:
         raise PreflightError(message=f"a Ray Tune trial failed outside its candidate: {results.errors[0]}")
 
@@ -131,12 +136,14 @@ class _Listener(tune.Callback):  # type: ignore[misc]
         self,
         on_launching: Callable[[str], None],
         on_measured: Callable[[list[Measurement]], None],
+        on_waiting: Callable[[], None],
         searcher: CandidateSearcher,
     ) -> None:
         self._on_launching = on_launching
         self._on_measured = on_measured
+        self._on_waiting = on_waiting
         self._searcher = searcher
-        self.cannot_start = ""
+        self.error: RaysweepError | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Ray Tune pickles its callbacks to restore an experiment; a sweep resumes by its own records."""
@@ -145,12 +152,21 @@ class _Listener(tune.Callback):  # type: ignore[misc]
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         self._on_launching(trial.config["candidate_id"])
 
+    def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
+        self._on_waiting()
+
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Mapping[str, Any], **info: Any) -> None:
         if result.get("cannot_start"):
-            self.cannot_start = result["cannot_start"]
-            self._searcher.stop("no worker group can start")
+            self._end(GroupCannotStart(reason=result["cannot_start"]))
         elif "measurements" in result:
-            self._on_measured([from_dict(Measurement, plain) for plain in result["measurements"]])
+            try:
+                self._on_measured([from_dict(Measurement, plain) for plain in result["measurements"]])
+            except RaysweepError as error:  # raised here it would reach the user as a traceback of Ray Tune's
+                self._end(error)
+
+    def _end(self, error: RaysweepError) -> None:
+        self.error = error
+        self._searcher.stop(str(error))
 
 
 def _set_tune_variables() -> None:

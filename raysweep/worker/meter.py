@@ -81,10 +81,11 @@ class Stepper:
         time_s, cpu_time_s = time.perf_counter() - began_s, time.process_time() - cpu_began_s
         loss = math.fsum(loss.item() for loss in losses) / len(losses)
         skipped_here = self._engine.skipped_steps > skipped_before
+        is_broken = not skipped_here and not math.isfinite(loss)
         slowest_s, skipped, broken = self._rank.largest(
-            [time_s, float(skipped_here), float(not skipped_here and not math.isfinite(loss))]
+            [time_s, float(skipped_here), self._rank.rank + 1.0 if is_broken else 0.0]
         )
-        self._note(loss, skipped=bool(skipped), broken=bool(broken))
+        self._note(loss, skipped=bool(skipped), broken_rank=int(broken) - 1)
         return Step(time_s=slowest_s, cpu_time_s=cpu_time_s, skipped=bool(skipped))
 
     def _micro_step(self, mark: Mark) -> Tensor:
@@ -106,12 +107,13 @@ class Stepper:
         self.random_forward = _random_state(self._device.place) != before
         return loss
 
-    def _note(self, loss: float, *, skipped: bool, broken: bool) -> None:
+    def _note(self, loss: float, *, skipped: bool, broken_rank: int) -> None:
         self.losses.append(loss)
         self.skipped_steps += skipped
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
-        if broken:
-            raise NumericsError(message=f"the loss is not finite in step {len(self.losses)} (this rank's: {loss})")
+        if broken_rank >= 0:
+            message = f"the loss is not finite in step {len(self.losses)} (this rank's: {loss})"
+            raise NumericsError(message=message, rank=broken_rank)
         if self._skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW:
             raise NumericsError(message=f"{self._skipped_in_a_row} steps in a row were skipped for overflow")
 

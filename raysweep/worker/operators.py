@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
 import os
 import sys
 from pathlib import Path
@@ -13,18 +11,14 @@ import deepspeed
 from deepspeed.accelerator import get_accelerator
 from torch.utils import cpp_extension
 
+from raysweep.worker.build_folder import build_folder, turn_to_build
+
 SHARED_MEMORY_OP = "ShareMemCommBuilder"
-OPERATORS_FOLDER = "~/.cache/raysweep/torch_extensions"
 
 
 def use_own_folder() -> Path:
-    """Let PyTorch build in a folder of ours, one an environment, with this environment's ninja; the folder.
-
-    PyTorch builds anew when other compiler flags, or another ninja, meet the same folder.
-    """
-    environment_id = hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]
-    folder = Path(OPERATORS_FOLDER).expanduser() / environment_id
-    folder.mkdir(parents=True, exist_ok=True)
+    """Let PyTorch build in the folder of ours, with this environment's ninja; the folder."""
+    folder = build_folder()
     os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
     # An interpreter that was called by its path has not put its own folder, and so its ninja, on PATH.
     scripts = str(Path(sys.executable).parent)
@@ -34,17 +28,9 @@ def use_own_folder() -> Path:
 
 
 def build_operators(folder: Path) -> None:
-    """Build, or load, the shared-memory collective in `folder`; the ranks of a node take turns.
-
-    PyTorch guards a build by a file named `lock`, which a killed build leaves behind, and on which every later one
-    waits without a word. In a folder that only raysweep builds in, and under a lock that the kernel takes back when
-    its holder dies, such a file is always a leftover.
-    """
+    """Build, or load, the shared-memory collective in `folder`; the ranks of a node take turns."""
     _avoid_spaces(folder)
-    with (folder / "raysweep.lock").open("w") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)
-        for leftover in folder.glob("*/lock"):
-            leftover.unlink()
+    with turn_to_build(folder):
         builder = get_accelerator().create_op_builder(SHARED_MEMORY_OP)
         if builder is not None and deepspeed.ops.__compatible_ops__.get(builder.NAME, False):
             builder.load(verbose=False)

@@ -83,7 +83,8 @@ def prepare_process(*, rank: int, local_rank: int, local_world_size: int, world_
         rank=rank, local_rank=local_rank, world_size=world_size, node=node, gloo=dist.new_group(backend="gloo")
     )
     context.gather(rank)
-    _unlink_shared_buffer(rank)
+    # Every rank has mapped its buffer by now, so the memory lives exactly as long as they do.
+    shared_buffer(rank).unlink(missing_ok=True)
     # What the imports made stays for ever. The collector need not look through its half million objects again, at
     # every teardown of a candidate.
     gc.collect()
@@ -91,12 +92,11 @@ def prepare_process(*, rank: int, local_rank: int, local_world_size: int, world_
     return context
 
 
-def _unlink_shared_buffer(rank: int) -> None:
-    """Remove the name of this rank's shared-memory buffer (66 MiB), which DeepSpeed leaves behind even at a clean end.
+def shared_buffer(rank: int) -> Path:
+    """A rank's shared-memory buffer (66 MiB), which DeepSpeed leaves behind even at a clean end.
 
-    Every rank has mapped it by now, so the memory lives exactly as long as they do. The name is the one of
-    `shm_initialize` in csrc/cpu/comm/shm.cpp; address and port make it this job's.
+    The name is the one of `shm_initialize` in csrc/cpu/comm/shm.cpp; address and port, which the launcher has set,
+    make it this job's.
     """
     address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
-    name = f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{rank}"
-    Path("/dev/shm", name).unlink(missing_ok=True)
+    return Path("/dev/shm", f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{rank}")

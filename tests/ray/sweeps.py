@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,24 +41,35 @@ def write_sweep(folder: Path, **changes: Any) -> Path:
     return path
 
 
+COMMAND = ("-m", "raysweep.cli.main")
+
+
 class Run(subprocess.Popen[bytes]):
     """`raysweep run` as a user starts it, in a process of its own; what it prints goes to a file."""
 
-    def __init__(self, path: Path, *options: str) -> None:
+    def __init__(
+        self, path: Path, *options: str, command: Sequence[str] = COMMAND, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._log = path.parent / f"output-{time.monotonic_ns()}.txt"
-        command = [sys.executable, "-m", "raysweep.cli.main", "run", str(path), *options]
         with self._log.open("wb") as log:
             # Like a terminal's foreground job a process group of its own: Ctrl-C reaches all of it.
-            super().__init__(command, stdout=log, stderr=subprocess.STDOUT, cwd=path.parent, start_new_session=True)
+            super().__init__(
+                [sys.executable, *command, "run", str(path), *options],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=path.parent,
+                start_new_session=True,
+                env={**os.environ, **(environment or {})},
+            )
 
     def output(self) -> str:
         """What was printed so far."""
         return self._log.read_text()
 
 
-def start(path: Path, *options: str) -> Run:
+def start(path: Path, *options: str, **how: Any) -> Run:
     """Start a sweep."""
-    return Run(path, *options)
+    return Run(path, *options, **how)
 
 
 def run(path: Path, *options: str, timeout_s: float = 280) -> tuple[int, str]:

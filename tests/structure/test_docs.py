@@ -55,9 +55,18 @@ def test_the_map_is_the_tree() -> None:
         return re.split(r"(?<=\.) (?=[A-Z])", ast.get_docstring(parsed(path)) or "")[0]
 
     expected = {f"- `{path.relative_to(ROOT)}`: {first_sentence(path)}" for path in module_paths().values()}
-    listed = [line for line in _section(_text("README.md"), "The map").splitlines() if line]
+    listed = [line for line in _section(_text("docs/map.md"), "Modules").splitlines() if line]
     assert len(listed) == len(set(listed))
     assert set(listed) == expected
+
+
+def test_the_readme_maps_every_folder() -> None:
+    folders = {
+        f"- `{path.parent.relative_to(ROOT)}/`: {(ast.get_docstring(parsed(path)) or '').splitlines()[0]}"
+        for path in module_paths().values()
+        if path.name == "__init__.py" and path.parent != ROOT / PACKAGE
+    }
+    assert folders <= set(_section(_text("README.md"), "The map").splitlines())
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

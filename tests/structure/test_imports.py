@@ -51,6 +51,7 @@ DOORS = {
 """Module -> what it imports inside a function, because it must not be loaded before; nobody else may do so."""
 
 IN_PROCESS = "raysweep.launch.in_process"
+REAPER = "raysweep.launch.reaper"
 """The one module of `launch` that is driver and worker at once; it is loaded through a door only."""
 
 
@@ -86,7 +87,8 @@ def test_a_folder_imports_only_folders_below_it(folder: str) -> None:
         if folder_of(each.imported) not in INSIDE[folder] | {folder}
     }
     at_work = {
-        (module, "worker") for module in (IN_PROCESS, "raysweep.launch.worker_loop", "raysweep.launch.train_ray")
+        (module, "worker")
+        for module in (IN_PROCESS, REAPER, "raysweep.launch.worker_loop", "raysweep.launch.train_ray")
     }
     assert found == (at_work if folder == "launch" else set())
 

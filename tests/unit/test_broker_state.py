@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raysweep.launch.broker_state import COLLATERAL_WAIT_S, REAPER_GRACE_S, BrokerState
+from raysweep.launch.broker_state import CAUSE_WAIT_S, COLLATERAL_WAIT_S, REAPER_GRACE_S, BrokerState
 from raysweep.outcome import DEADLINE_PASSED, PROCESS_DIED
 from raysweep.serde import to_dict
 from raysweep.trial import RankFailure
@@ -30,6 +30,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.clock = Clock()
+        self.sequence = 0
         self.state = BrokerState(world_size=2, start_timeout_s=60.0, clock=self.clock)
 
     def starts(self, generation: str = "g1", ranks: tuple[int, ...] = (0, 1)) -> None:
@@ -38,7 +39,8 @@ class Stage:
             self.state.register(generation, rank, facts)
 
     def submits(self, key: Any = (), deadline_s: float = 30.0) -> int:
-        return self.state.submit(REQUEST, deadline_s=deadline_s, group_key=key)
+        self.sequence = self.state.submit(REQUEST, deadline_s=deadline_s, group_key=key)
+        return self.sequence
 
     def hands_out(self, generation: str = "g1") -> None:
         """Both ranks ask, and then both have it."""
@@ -57,7 +59,7 @@ class Stage:
             self.state.deliver(generation, rank, sequence, {"rank": rank})
 
     def result(self) -> dict[str, Any]:
-        result = self.state.result()
+        result = self.state.result(self.sequence)
         assert result is not None
         return result
 
@@ -93,7 +95,7 @@ def test_ranks_wait_while_there_is_no_work(stage: Stage) -> None:
 def test_the_reports_of_all_ranks_are_the_result(stage: Stage) -> None:
     sequence = stage.works_on()
     stage.delivers(sequence, ranks=(1,))
-    assert stage.state.result() is None
+    assert stage.state.result(stage.sequence) is None
     stage.delivers(sequence, ranks=(0,))
     result = stage.result()
     assert result["reports"] == [{"rank": 0}, {"rank": 1}] and result["failures"] == []
@@ -107,7 +109,7 @@ def test_a_group_keeps_its_candidates_apart_and_counts_them(stage: Stage) -> Non
     second = stage.submits()
     stage.hands_out()
     stage.delivers(first)
-    assert second == first + 1 and stage.state.result() is None
+    assert second == first + 1 and stage.state.result(stage.sequence) is None
     stage.delivers(second)
     assert stage.result()["position_in_group"] == 2
     assert stage.state.ended_groups == []
@@ -123,10 +125,56 @@ def test_a_failure_of_one_rank_waits_for_the_others_and_then_ends_the_group(stag
     sequence = stage.works_on()
     stage.state.fail("g1", 1, sequence, _failure(1, message="mine"))
     stage.clock.now_s += COLLATERAL_WAIT_S
-    assert stage.state.result() is None
+    assert stage.state.result(stage.sequence) is None
     stage.clock.now_s += 1
     assert [failure["message"] for failure in stage.result()["failures"]] == ["mine"]
     assert stage.state.ended_groups[0].reason == "rank 1 failed: ValueError"
+
+
+def test_errors_of_ranks_whose_peer_is_gone_wait_for_word_of_the_peer(stage: Stage) -> None:
+    sequence = stage.works_on()
+    gone = _failure(0, "builtins.RuntimeError", message="Connection closed by peer [10.0.0.1]:4242")
+    stage.state.fail("g1", 0, sequence, gone)
+    stage.clock.now_s += COLLATERAL_WAIT_S + 1
+    assert stage.state.result(sequence) is None and stage.state.may_hear_more({})
+    stage.state.died({1: _failure(1, *DIED)})
+    assert [failure["rank"] for failure in stage.result()["failures"]] == [0, 1]
+
+
+def test_it_does_not_wait_for_ever_for_word_of_the_peer(stage: Stage) -> None:
+    sequence = stage.works_on()
+    gone = _failure(0, "builtins.RuntimeError", message="Connection closed by peer [10.0.0.1]:4242")
+    stage.state.fail("g1", 0, sequence, gone)
+    stage.clock.now_s += CAUSE_WAIT_S + 1
+    assert [failure["rank"] for failure in stage.result()["failures"]] == [0]
+
+
+def test_a_rank_that_has_not_failed_may_yet_say_why(stage: Stage) -> None:
+    assert not stage.state.may_hear_more({})
+    sequence = stage.works_on()
+    assert stage.state.may_hear_more({1: _failure(1)})
+    stage.state.fail("g1", 0, sequence, _failure(0))
+    assert not stage.state.may_hear_more({1: _failure(1)})
+
+
+def test_a_broker_that_was_started_again_knows_nothing_and_says_so(stage: Stage) -> None:
+    (failure,) = stage.state.result(7)["failures"]
+    assert failure["type_names"] == [PROCESS_DIED] and failure["message"] == "the broker died"
+    assert (stage.state.ask("g0", 0) or {})["do"] == "leave"
+    for _ in range(9):
+        stage.state.died({0: _failure(0, "raysweep.launch.worker_loop.GroupLeaves")})
+    assert stage.state.cannot_start == ""
+
+
+def test_what_a_candidate_waits_for_is_said_until_it_is_handed_out(stage: Stage) -> None:
+    assert stage.state.waits_for() == ""
+    stage.submits()
+    stage.starts(ranks=(0,))
+    stage.clock.now_s += 31
+    assert stage.state.waits_for() == "waiting for workers: 1 of 2 are up after 31 s (given up after 60 s)"
+    stage.starts(ranks=(1,))
+    stage.hands_out()
+    assert stage.state.waits_for() == ""
 
 
 def test_a_report_beside_a_failure_does_not_count(stage: Stage) -> None:
@@ -218,14 +266,14 @@ def test_words_of_a_former_generation_do_not_count(stage: Stage) -> None:
     stage.hands_out("g2")
     stage.delivers(sequence, generation="g1")
     stage.state.fail("g1", 0, sequence, _failure(0))
-    assert stage.state.result() is None
+    assert stage.state.result(stage.sequence) is None
 
 
 def test_a_recycled_group_takes_no_waiting_candidate_along(stage: Stage) -> None:
     stage.starts()
     sequence = stage.submits()
     stage.state.end_group("recycled")
-    assert stage.state.result() is None
+    assert stage.state.result(stage.sequence) is None
     stage.starts("g2")
     stage.hands_out("g2")
     stage.delivers(sequence, generation="g2")
@@ -247,7 +295,7 @@ def test_a_group_that_ran_nothing_takes_any_key(stage: Stage) -> None:
 def test_three_groups_that_die_before_they_are_up_are_enough(stage: Stage) -> None:
     stage.submits()
     for number in range(3):
-        assert stage.state.result() is None
+        assert stage.state.result(stage.sequence) is None
         stage.starts(f"g{number}", ranks=(0,))
         stage.state.died({1: _failure(1, "builtins.ImportError", message="no module")})
     assert stage.result() == {"cannot_start": "rank 1: ImportError: no module"}

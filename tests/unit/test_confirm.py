@@ -31,6 +31,21 @@ def test_three_fresh_groups_measure_all_finalists_once_each() -> None:
     assert [m.position_in_group for m in measured] == [1, 2, 3] * 3 and len(launcher.recycled) == 3
 
 
+def test_a_finalist_is_measured_for_longer_than_in_the_search() -> None:
+    launcher = FakeLauncher()
+    finalists = _finalists(1, 2)
+    confirm(launcher, finalists, on_launching=lambda *_: None, on_measured=lambda _: None)
+    assert {each.window.measured_steps for each in launcher.launched} == {2 * finalists[0].window.measured_steps}
+    assert {each.deadline_s for each in launcher.launched} == {2 * finalists[0].deadline_s}
+
+
+def test_a_finalist_whose_group_was_lost_gets_its_round_again() -> None:
+    launcher = FakeLauncher().loses_a_rank_at(2)
+    measured = confirm(launcher, _finalists(1, 2), on_launching=lambda *_: None, on_measured=lambda _: None)
+    assert [m.round for m in measured] == [1, 1, 1, 2, 2, 3, 3]
+    assert [m.status for m in measured].count(TrialStatus.FAILED) == 1
+
+
 def test_each_launch_is_told_of_as_it_ends() -> None:
     told: list[list[Measurement]] = []
     measured = confirm(FakeLauncher(), _finalists(1, 2), on_launching=lambda *_: None, on_measured=told.append)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from raysweep.outcome import DEADLINE_PASSED, PROCESS_DIED, Outcome, judge, may_run_again
+from raysweep.outcome import (
+    DEADLINE_PASSED,
+    FATAL_SIGNAL,
+    KILLED_FOR_MEMORY,
+    PROCESS_DIED,
+    Outcome,
+    judge,
+    may_run_again,
+)
 from raysweep.trial import FailureKind, MemoryKind, RankFailure, TrialStatus
 
 RUNTIME = ("builtins.RuntimeError", "builtins.Exception")
@@ -22,6 +30,7 @@ def _failure(*type_names: str, message: str = "it broke", rank: int = 0) -> Rank
         (("torch.OutOfMemoryError", *RUNTIME), "CUDA out of memory. Tried to allocate 2.00 GiB", MemoryKind.DEVICE),
         (("builtins.MemoryError",), "", MemoryKind.HOST),
         (("ray.exceptions.OutOfMemoryError", "ray.exceptions.RayError"), "killed", MemoryKind.HOST),
+        ((KILLED_FOR_MEMORY, PROCESS_DIED, *ACTOR_DIED), "killed by the kernel", MemoryKind.HOST),
         (RUNTIME, "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 8 bytes", MemoryKind.HOST),
         (RUNTIME, "CUDA out of memory. Tried to allocate 2.00 GiB", MemoryKind.DEVICE),
         (RUNTIME, "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`", MemoryKind.DEVICE),
@@ -43,7 +52,9 @@ def test_out_of_memory_is_told_from_other_errors(type_names: tuple[str, ...], me
         (("deepspeed.runtime.config.DeepSpeedConfigError",), "bad", FailureKind.CONFIG),
         (("pydantic_core._pydantic_core.ValidationError", "builtins.ValueError"), "bad", FailureKind.CONFIG),
         ((PROCESS_DIED, *ACTOR_DIED), "The actor died", FailureKind.INFRASTRUCTURE),
+        ((FATAL_SIGNAL, PROCESS_DIED, *ACTOR_DIED), "ended by SIGSEGV", FailureKind.INFRASTRUCTURE),
         (ACTOR_DIED, "The actor died", FailureKind.INFRASTRUCTURE),
+        (("builtins.OSError",), "[Errno 28] No space left on device", FailureKind.INFRASTRUCTURE),
         (("torch.distributed.DistBackendError", "torch.distributed.DistError", *RUNTIME), "NCCL", "infrastructure"),
         (RUNTIME, "[../third_party/gloo/gloo/transport/tcp/pair.cc:534]", FailureKind.INFRASTRUCTURE),
         (RUNTIME, "Connection closed by peer [10.0.0.1]:4242", FailureKind.INFRASTRUCTURE),
@@ -78,6 +89,14 @@ def test_the_rank_closest_to_the_cause_decides(failures: list[RankFailure], rank
     assert outcome.failures[0].rank == rank
     assert outcome.reason.startswith(f"rank {rank} on n{rank}: ")
     assert len(outcome.failures) == len(failures)
+
+
+def test_of_an_error_that_all_raise_the_rank_where_it_began_is_named() -> None:
+    alike = [
+        RankFailure(rank=rank, type_names=("raysweep.errors.NumericsError",), message="nan", data={"rank": 1})
+        for rank in (0, 1)
+    ]
+    assert judge(alike).failures[0].rank == 1
 
 
 def test_the_reason_is_one_line() -> None:

@@ -62,10 +62,19 @@ def test_loss_that_is_not_finite_is_a_numerics_error() -> None:
 
 
 def test_twenty_skipped_steps_in_a_row_are_a_numerics_error() -> None:
-    engine = ScriptedEngine(itertools.repeat(float("inf")), overflows=True)
+    engine = ScriptedEngine(itertools.repeat(float("inf")), overflows=range(1, 99))
     with pytest.raises(NumericsError, match="20 steps in a row were skipped"):
         clock(stepper_for(engine), MeasurementWindow(), CpuDevice())
     assert engine.skipped_steps == 20
+
+
+def test_steps_that_overflow_are_in_no_timing_and_are_counted_b31() -> None:
+    engine = ScriptedEngine(itertools.repeat(1.0), overflows=range(1, 7))
+    stepper = stepper_for(engine)
+    window = MeasurementWindow(warmup_min_steps=3, warmup_max_steps=3, measured_steps=8, measured_s=0.0)
+    timing = clock(stepper, window, CpuDevice())
+    assert (stepper.skipped_steps, timing.warmup_steps, len(timing.step_times_s)) == (6, 3, 8)
+    assert len(stepper.losses) == 6 + 3 + 8
 
 
 def test_window_without_steps_is_an_error() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -84,10 +84,11 @@ def single_rank() -> RankContext:
 class ScriptedEngine:
     """Stands in for a DeepSpeed engine: its losses, its skipped steps and its pace are given."""
 
-    def __init__(self, losses: Iterator[float], *, step_s: float = 0.0, overflows: bool = False) -> None:
+    def __init__(self, losses: Iterator[float], *, step_s: float = 0.0, overflows: Container[int] = ()) -> None:
         self._losses = losses
         self._step_s = step_s
         self._overflows = overflows
+        self._steps = 0
         self.skipped_steps = 0
 
     def __call__(self, **batch: Tensor) -> Tensor:
@@ -99,4 +100,5 @@ class ScriptedEngine:
 
     def step(self) -> None:
         """Skip the update where the script says so."""
-        self.skipped_steps += self._overflows
+        self._steps += 1
+        self.skipped_steps += self._steps in self._overflows
