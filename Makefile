@@ -32,7 +32,9 @@ check: .venv/installed
 	$(BIN)/python -m mypy
 	$(BIN)/python -m pytest tests/structure -n 0
 
+# Format, and write docs/map.md from the docstrings.
 format: .venv/installed
+	$(BIN)/python tests/structure/write_map.py
 	$(BIN)/python -m ruff format .
 	$(BIN)/python -m ruff check --fix .
 

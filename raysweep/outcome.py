@@ -61,6 +61,11 @@ _TABLE: tuple[_Row, ...] = (
     _row(type_name="builtins.RuntimeError", message_part="CUBLAS_STATUS_ALLOC_FAILED", **_OOM_DEVICE),
     _row(type_name=DEADLINE_PASSED, failure_kind=FailureKind.HANG, distance=2),
     _row(type_name="raysweep.errors.NumericsError", failure_kind=FailureKind.NUMERICS),
+    _row(  # DeepSpeed's own words when it has halved the scale as often as it may
+        type_name="builtins.Exception",
+        message_part="loss scale already at minimum",
+        failure_kind=FailureKind.NUMERICS,
+    ),
     _row(type_name="raysweep.errors.CheckpointMismatch", failure_kind=FailureKind.INCOMPATIBLE),
     _row(type_name="torch.utils.checkpoint.CheckpointError", failure_kind=FailureKind.INCOMPATIBLE),
     _row(type_name="raysweep.errors.ConfigError", failure_kind=FailureKind.CONFIG),

@@ -63,10 +63,11 @@ class BrokerClient:
         answer = read_answer(plain, started_at=started_at, wall_s=time.perf_counter() - begin)
         failures = examine(answer.failures, answer.ranks, partial(autopsy_of, self._sweep_id))
         measurement = measurement_of(request, replace(answer, failures=failures))
-        self._keep_house(measurement)
+        self.keep_house(measurement)
         return measurement
 
-    def _keep_house(self, measurement: Measurement) -> None:
+    def keep_house(self, measurement: Measurement) -> None:
+        """Recycle the group in which a candidate has left too much behind."""
         figures = measurement.figures
         if figures is not None and figures.left_behind_bytes > LEFT_BEHIND_LIMIT_BYTES:
             self.recycle(f"{measurement.candidate_id} left {format_bytes(figures.left_behind_bytes)} of tensors behind")

@@ -81,11 +81,10 @@ class Stepper:
         time_s, cpu_time_s = time.perf_counter() - began_s, time.process_time() - cpu_began_s
         loss = math.fsum(loss.item() for loss in losses) / len(losses)
         skipped_here = self._engine.skipped_steps > skipped_before
-        is_broken = not skipped_here and not math.isfinite(loss)
         slowest_s, skipped, broken = self._rank.largest(
-            [time_s, float(skipped_here), self._rank.rank + 1.0 if is_broken else 0.0]
+            [time_s, float(skipped_here), 0.0 if math.isfinite(loss) else 1.0 + self._rank.rank]
         )
-        self._note(loss, skipped=bool(skipped), broken_rank=int(broken) - 1)
+        self._note(loss, skipped=bool(skipped), broken_rank=int(broken) - 1 if broken else None)
         return Step(time_s=slowest_s, cpu_time_s=cpu_time_s, skipped=bool(skipped))
 
     def _micro_step(self, mark: Mark) -> Tensor:
@@ -107,15 +106,18 @@ class Stepper:
         self.random_forward = _random_state(self._device.place) != before
         return loss
 
-    def _note(self, loss: float, *, skipped: bool, broken_rank: int) -> None:
+    def _note(self, loss: float, *, skipped: bool, broken_rank: int | None) -> None:
+        """Keep what a step showed; `broken_rank` is one whose loss is not finite."""
         self.losses.append(loss)
         self.skipped_steps += skipped
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
-        if broken_rank >= 0:
+        place = {} if broken_rank is None else {"rank": broken_rank}
+        if broken_rank is not None and not skipped:
             message = f"the loss is not finite in step {len(self.losses)} (this rank's: {loss})"
-            raise NumericsError(message=message, rank=broken_rank)
+            raise NumericsError(message=message, **place)
         if self._skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW:
-            raise NumericsError(message=f"{self._skipped_in_a_row} steps in a row were skipped for overflow")
+            message = f"{self._skipped_in_a_row} steps in a row were skipped: gradients are not finite (loss: {loss})"
+            raise NumericsError(message=message, **place)
 
 
 def _random_state(place: torch.device) -> bytes:

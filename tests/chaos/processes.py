@@ -7,10 +7,10 @@ from pathlib import Path
 import psutil
 
 
-def actor_pid(kind: str) -> int:
-    """The process of an actor, by the title that Ray gives it."""
+def actor_pids(kind: str) -> list[int]:
+    """The processes of a kind of actor, by the title that Ray gives them."""
     titles = {each.pid: " ".join(each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])}
-    return next(pid for pid, title in titles.items() if title.startswith(f"ray::{kind}"))
+    return [pid for pid, title in titles.items() if title.startswith(f"ray::{kind}")]
 
 
 def shm_bytes() -> int:

@@ -42,7 +42,7 @@ class RankFault:
 
     def make_request(self, folder: Path, *, world_size: int = 2) -> LaunchRequest:
         """The launch in which it happens; notes of what has happened go to `folder`."""
-        kwargs = dict(self.inject)
+        kwargs = dict(self.inject) if world_size > 1 else {**self.inject, "rank": 0}
         if self.once:
             kwargs["once_file"] = str(folder / self.name.replace(" ", "-"))
         model = {
@@ -59,15 +59,16 @@ class RankFault:
             **{"deadline_s": DEADLINE_S, **self.request},
         )
 
-    def wrong_in(self, launches: list[Measurement]) -> str:
+    def wrong_in(self, launches: list[Measurement], *, world_size: int = 2) -> str:
         """What differs from the right outcome; empty where nothing does."""
         last = launches[-1]
         kind = last.failure_kind or last.memory_kind
         ended = f"{last.status} {kind}" if kind else str(last.status)
+        right_rank = None if self.rank is None else min(self.rank, world_size - 1)
         named = last.failures[0].rank if last.failures and self.rank is not None else None
         found = {
             "ends": (self.ends, ended),
-            "rank": (self.rank, named),
+            "rank": (right_rank, named),
             "launches": (self.launches, len(launches)),
             "says": (True, self.says in last.reason),
             "shows": (True, not self.shows or bool(last.figures and getattr(last.figures, self.shows))),
@@ -127,7 +128,14 @@ RANK_FAULTS = (
     _fault("the loss is nan on one rank", "FAILED numerics", "nan", step=4, says="not finite"),
     _fault("the loss is nan from the first step", "FAILED numerics", "nan", rank=-1, says="not finite"),
     _fault("an infinite gradient, one step skipped", "COMPLETED", "overflow_once", step=4, rank=-1, precision="fp16"),
-    _fault("all steps skipped", "FAILED numerics", "overflow_always", rank=-1, precision="fp16", says="skipped"),
+    _fault(
+        "all steps skipped",
+        "FAILED numerics",
+        "overflow_always",
+        rank=-1,
+        precision="fp16",
+        says="loss scale already at minimum",
+    ),
     # --- the user's code and config ---
     _fault("exception in the factory on one rank", USER, "value_error", phase="build", says="label is out of range"),
     _fault("exception in the factory on rank 0", USER, "value_error", phase="build", rank=0),

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from processes import actor_pid
+from processes import actor_pids
 from rank_faults import RANK_FAULTS, RankFault
 
 from raysweep.launch.attempts import run_candidate
@@ -60,7 +60,7 @@ def run_rank_faults(tally: Tally, chosen: Callable[[str], bool]) -> None:
     between = [kind for kind in ("rank", *RESTARTS) if chosen(_between(kind))]
     with tempfile.TemporaryDirectory() as name, ray_session(address=None, environment={"OMP_NUM_THREADS": "1"}):
         folder = Path(name)
-        with _group(folder) as client, Journal.open(folder / "journal.jsonl") as journal:
+        with chaos_group(folder) as client, Journal.open(folder / "journal.jsonl") as journal:
             runner = _Runner(client, journal, folder, tally)
             runner.time_a_clean_one("cold_start_s")
             for fault in faults:
@@ -72,7 +72,8 @@ def run_rank_faults(tally: Tally, chosen: Callable[[str], bool]) -> None:
 
 
 @contextmanager
-def _group(folder: Path) -> Iterator[BrokerClient]:
+def chaos_group(folder: Path) -> Iterator[BrokerClient]:
+    """A warm group of two ranks on half a CPU each; their logs go to `folder`."""
     spec = GroupSpec(
         sweep_id=SWEEP_ID,
         world_size=2,
@@ -109,7 +110,7 @@ class _Runner:
         """SIGKILL a process while no candidate is under way; the next one must run to its end."""
         began_s = time.monotonic()
         self._run(RANK_FAULTS[0])
-        pid = max(marked(SWEEP_ID)) if kind == "rank" else actor_pid(kind)
+        pid = max(marked(SWEEP_ID)) if kind == "rank" else actor_pids(kind)[0]
         os.kill(pid, signal.SIGKILL)
         last = self._run(RANK_FAULTS[0])[-1]
         wrong = "" if last.status is TrialStatus.COMPLETED else f"{last.status}: {last.reason}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from processes import actor_pid
+from processes import actor_pids
 from ray.cluster_utils import Cluster
 from sweeps import (
     Run,
@@ -79,12 +79,12 @@ def driver_killed(folder: Path) -> str:
 
 def broker_killed(folder: Path) -> str:
     """The candidate under way runs once more, with a new broker."""
-    return _survives(folder, lambda: kill(actor_pid("Broker")))
+    return _survives(folder, lambda: kill(actor_pids("Broker")[0]))
 
 
 def controller_killed(folder: Path) -> str:
     """Ray Train's controller dies, and its workers with it."""
-    return _survives(folder, lambda: kill(actor_pid("TrainController")))
+    return _survives(folder, lambda: kill(actor_pids("TrainController")[0]))
 
 
 def rank_killed(folder: Path) -> str:
@@ -94,7 +94,7 @@ def rank_killed(folder: Path) -> str:
 
 def reaper_killed(folder: Path) -> str:
     """The reaper is started again, and the sweep does not notice."""
-    return _survives(folder, lambda: kill(actor_pid("Reaper")), once_more=0)
+    return _survives(folder, lambda: kill(actor_pids("Reaper")[0]), once_more=0)
 
 
 def raylet_killed(folder: Path) -> str:
@@ -162,6 +162,8 @@ def interrupted_with_data_loaders(folder: Path) -> str:
         ("within 20 s", True, time.monotonic() - began_s < 20),
         ("exit code", 130, exit_code),
         ("rows kept", ["COMPLETED"], [row["status"] for row in measurements(folder)]),
+        ("no raylet noise", False, "(raylet)" in process.output()),
+        ("last line", True, process.output().strip().endswith("interrupted")),
         ("best so far", True, (folder / "results/best/UNCONFIRMED").exists()),
         output=process.output(),
     )
@@ -177,10 +179,10 @@ def told_to_end(folder: Path) -> str:
     return _differs(("exit code", 130, exit_code), ("alive", set(), alive(under_way)), output=process.output())
 
 
-def every_candidate_fails(folder: Path) -> str:
+def every_candidate_fails(folder: Path, **changes: Any) -> str:
     """Exit code 3, no best file, and the causes with counts."""
-    model = _faulty(kind="value_error", phase="build", rank=1)
-    path = write_sweep(folder, space=FOUR, search=GRID, model=model, data={"kind": "synthetic"})
+    model = _faulty(kind="value_error", phase="forward", step=2, rank=-1)
+    path = write_sweep(folder, space=FOUR, search=GRID, model=model, data={"kind": "synthetic"}, **changes)
     old = folder / "results/best"
     old.mkdir(parents=True)
     (old / "ds_config.json").write_text("{}")

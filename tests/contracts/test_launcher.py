@@ -106,3 +106,15 @@ def test_peaks_and_losses_repeat_whatever_ran_before(launcher: Launcher) -> None
     assert first is not None and again is not None
     assert again.peak_memory_bytes == first.peak_memory_bytes
     assert (again.first_loss, again.loss_at_step_5) == (first.first_loss, first.loss_at_step_5)
+
+
+def test_sixty_candidates_in_a_row_leave_the_peak_where_it_was_b42(
+    launcher: Launcher, request: pytest.FixtureRequest
+) -> None:
+    if "in_process" not in request.node.callspec.id:
+        pytest.skip("`make soak` does it in worker groups")
+    peaks = [
+        launcher.launch(_request(candidate=make_candidate(zero_stage=number % 4))).peak_memory_bytes
+        for number in range(60)
+    ]
+    assert peaks[:4] == peaks[-4:]

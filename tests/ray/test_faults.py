@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import actor_pids
+from sweep_faults import every_candidate_fails, interrupted_with_data_loaders
 from sweeps import (
     alive,
-    descendants,
     kill,
     measurements,
     pid_of,
@@ -30,25 +29,30 @@ pytestmark = pytest.mark.ray
 SPACE = {"zero_stage": [1, 2], "activation_checkpoint_interval": [0], "micro_batch_size_per_gpu": [2, 4]}
 
 
-def test_a_killed_rank_costs_a_group_and_not_the_sweep(tmp_path: Path, address: str) -> None:
+def test_a_killed_rank_costs_a_group_and_not_the_sweep_b47(tmp_path: Path, address: str) -> None:
     search = {"method": "grid", "confirm": False}
-    path = write_sweep(tmp_path, space=SPACE, search=search, measure={"measured_seconds": 1.5})
+    space = {**SPACE, "zero_stage": [0, 1, 2, 3]}
+    path = write_sweep(tmp_path, space=space, search=search, measure={"measured_seconds": 1.0})
     process = start(path, "--address", address)
     log = _first_log(tmp_path, rank=1)
     wait_for_line(log, "candidate ", count=2)
     kill(pid_of(log))
-    assert process.wait(timeout=280) == 5, process.output()
+    most_trials = 0
+    while process.poll() is None:
+        most_trials = max(most_trials, len(actor_pids("ImplicitFunc")))
+        time.sleep(0.5)
+    assert process.returncode == 5, process.output()
+    assert 1 <= most_trials <= 2
     rows = measurements(tmp_path)
     lost = [row for row in rows if row["failure_kind"] == "infrastructure"]
     assert len(lost) == 1 and "rank 1" in lost[0]["reason"]
     assert [row["status"] for row in rows if row["phase"] == "retry"] == ["COMPLETED"]
-    assert all((row["status"], row["recomputed_blocks"]) == ("COMPLETED", 0) for row in trials(tmp_path))
+    assert [(row["status"], row["recomputed_blocks"]) for row in trials(tmp_path)] == [("COMPLETED", 0)] * 8
     assert selection(tmp_path)["winner"]
     assert not alive({pid for row in rows for pid in row["worker_pids"]})
 
 
-@pytest.mark.slow
-def test_a_killed_sweep_runs_only_the_rest_from_a_folder_that_was_moved(tmp_path: Path) -> None:
+def test_a_killed_sweep_runs_only_the_rest_from_a_folder_that_was_moved_b53(tmp_path: Path) -> None:
     space = {"zero_stage": [0, 1, 2, 3], "activation_checkpoint_interval": [0], "micro_batch_size_per_gpu": [1, 2]}
     one = {"count": 1, "resources_per_worker": {"CPU": 0.5}}
     search = {"method": "grid", "confirm": False}
@@ -74,7 +78,6 @@ def _journal_rows(journal: Path) -> list[dict[str, Any]]:
     return [entry["record"] for entry in entries if entry["kind"] == "measurement"]
 
 
-@pytest.mark.slow
 def test_resume_runs_infrastructure_failures_again_and_nothing_else_b01(tmp_path: Path) -> None:
     # What is resumed is decided by the records, whatever the launcher; this one starts fastest.
     path = write_sweep(
@@ -109,16 +112,12 @@ def _first_log(folder: Path, *, rank: int) -> Path:
     raise AssertionError("no worker came up")
 
 
-def test_ctrl_c_leaves_no_process_and_keeps_what_was_measured(tmp_path: Path) -> None:
-    process = start(write_sweep(tmp_path, space=SPACE, measure={"measured_seconds": 3}))
-    log = _first_log(tmp_path, rank=0)
-    wait_for_line(log, "candidate ", count=2)
-    under_way = {child.pid for child in descendants(process.pid)}
-    began_s = time.monotonic()
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=60) == 130, process.output()
-    assert not alive(under_way)
-    assert time.monotonic() - began_s < 20
-    assert [row["status"] for row in measurements(tmp_path)] == ["COMPLETED"]
-    assert (tmp_path / "results/best/UNCONFIRMED").exists()
-    assert process.output().strip().endswith("interrupted")
+def test_a_sweep_in_which_all_fails_says_of_what_and_leaves_no_best_b07_b57(tmp_path: Path) -> None:
+    one = {"count": 1, "resources_per_worker": {"CPU": 0.5}}
+    wrong = every_candidate_fails(tmp_path, workers=one, launcher="in_process")
+    assert not wrong, wrong
+
+
+def test_ctrl_c_leaves_no_process_and_keeps_what_was_measured_b71(tmp_path: Path) -> None:
+    wrong = interrupted_with_data_loaders(tmp_path)
+    assert not wrong, wrong

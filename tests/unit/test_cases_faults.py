@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_candidate, make_request, write_sweep
+from builders import make_candidate, make_measurement, make_request, write_sweep
 from fakes import FakeLauncher
 from results_builders import completed, sweep
 
 from raysweep.errors import StorageError
+from raysweep.launch.broker_client import BrokerClient
 from raysweep.launch.devices import unsupported_precision
 from raysweep.plan import make_plan
 from raysweep.results import journal as journal_module
@@ -30,6 +31,7 @@ from raysweep.serde import to_dict
 from raysweep.sweep_file import load_sweep
 from raysweep.trial import LaunchRequest, Measurement, PlanRow, SkipRule, TrialStatus
 from raysweep.units import MIB
+from raysweep.worker.build_folder import build_folder, turn_to_build
 
 
 def test_a_precision_that_the_device_lacks_skips_every_candidate_b30(tmp_path: Path) -> None:
@@ -92,6 +94,32 @@ def test_a_winner_that_fails_in_the_confirmation_is_demoted_and_the_next_is_conf
     lost = demoted([*searched, *measured])
     assert lost == {candidates[4].candidate_id}
     assert finalists(derive_records(start, measurements=searched), excluded=lost)[0] == candidates[2].candidate_id
+
+
+def test_the_lock_of_a_killed_build_is_found_and_named_b63(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    lock = build_folder() / "deepspeed_shm_comm" / "lock"
+    lock.parent.mkdir()
+    lock.touch()
+    with turn_to_build(build_folder()) as stale:
+        assert stale == [lock] and not lock.exists()
+        with pytest.raises(BlockingIOError), turn_to_build(build_folder(), wait=False):
+            pytest.fail("two builds at once")
+    with turn_to_build(build_folder()) as stale:
+        assert stale == []
+
+
+@pytest.mark.parametrize(("left_behind_bytes", "recycled"), [(8 * MIB, 0), (8 * MIB + 1, 1)])
+def test_a_group_in_which_memory_stays_behind_is_recycled_b42(left_behind_bytes: int, recycled: int) -> None:
+    reasons: list[str] = []
+
+    class Client(BrokerClient):
+        def recycle(self, reason: str) -> None:
+            reasons.append(reason)
+
+    client = Client(None, sweep_id="s", fresh=False)
+    client.keep_house(make_measurement(left_behind_bytes=left_behind_bytes))
+    assert len(reasons) == recycled
 
 
 def test_a_full_disk_ends_in_one_message_and_keeps_every_finished_row(

@@ -46,6 +46,11 @@ def test_out_of_memory_is_told_from_other_errors(type_names: tuple[str, ...], me
     [
         ((DEADLINE_PASSED, *ACTOR_DIED), "still busy", FailureKind.HANG),
         (("raysweep.errors.NumericsError",), "the loss is nan", FailureKind.NUMERICS),
+        (
+            ("builtins.Exception",),
+            "Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
+            FailureKind.NUMERICS,
+        ),
         (("raysweep.errors.ConfigError",), "model.factory: must return", FailureKind.CONFIG),
         (("raysweep.errors.CheckpointMismatch",), "4 blocks", FailureKind.INCOMPATIBLE),
         (("torch.utils.checkpoint.CheckpointError", *RUNTIME), "metadata differs", FailureKind.INCOMPATIBLE),

@@ -13,7 +13,7 @@ from builders import make_measurement, write_sweep
 from results_builders import failed
 
 from raysweep.errors import ConfigError
-from raysweep.plan import make_plan
+from raysweep.plan import SweepPlan, make_plan
 from raysweep.results.store import load_trials
 from raysweep.search import recorder
 from raysweep.search.recorder import Recorder, check_folder, check_same_sweep, installed_versions, local_folder
@@ -153,7 +153,7 @@ import sys
 from pathlib import Path
 sys.path[:0] = {paths!r}
 from builders import make_measurement
-from raysweep.plan import make_plan
+from raysweep.plan import SweepPlan, make_plan
 from raysweep.search.recorder import Recorder
 from raysweep.sweep_file import load_sweep
 
@@ -171,6 +171,24 @@ def killing(*arguments):
 os.replace = killing
 recorder.finished("done")
 """
+
+
+def test_resume_runs_what_was_lost_or_never_started_and_failures_where_asked_b54(tmp_path: Path) -> None:
+    first = _recorder(tmp_path, search={"method": "grid"})
+    ids = [candidate.candidate_id for candidate in first_plan(tmp_path).admitted][:6]
+    lost = failed(ids[4], TrialStatus.FAILED, failure_kind=FailureKind.INFRASTRUCTURE)
+    wrong = failed(ids[2], TrialStatus.FAILED, failure_kind=FailureKind.USER_CODE)
+    first.measured([*(make_measurement(each) for each in ids[:2]), wrong, failed(ids[3], TrialStatus.OOM), lost])
+    first.close()
+    again = _recorder(tmp_path, resume=True, search={"method": "grid"})
+    assert [each for each in ids if each not in again.kept()] == [ids[4], ids[5]]
+    assert [each for each in ids if each not in again.kept(retry_failed=True)] == [ids[2], ids[4], ids[5]]
+    again.close()
+
+
+def first_plan(folder: Path) -> SweepPlan:
+    """The plan of the sweep in a folder."""
+    return make_plan(load_sweep(folder / "sweep.yaml"))
 
 
 def test_a_driver_killed_while_compacting_loses_no_row(tmp_path: Path) -> None:

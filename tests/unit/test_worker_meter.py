@@ -63,7 +63,7 @@ def test_loss_that_is_not_finite_is_a_numerics_error() -> None:
 
 def test_twenty_skipped_steps_in_a_row_are_a_numerics_error() -> None:
     engine = ScriptedEngine(itertools.repeat(float("inf")), overflows=range(1, 99))
-    with pytest.raises(NumericsError, match="20 steps in a row were skipped"):
+    with pytest.raises(NumericsError, match="20 steps in a row were skipped: gradients are not finite"):
         clock(stepper_for(engine), MeasurementWindow(), CpuDevice())
     assert engine.skipped_steps == 20
 
