@@ -59,7 +59,8 @@ def _fill_memory() -> None:
 
 
 def _ignore_sigterm_and_sleep() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Python sets handlers in its main thread only, and a training function runs in another.
+    ctypes.CDLL(None).signal(signal.SIGTERM, 1)
     time.sleep(600)
 
 
