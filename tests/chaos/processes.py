@@ -13,6 +13,16 @@ def actor_pids(kind: str) -> list[int]:
     return [pid for pid, title in titles.items() if title.startswith(f"ray::{kind}")]
 
 
-def shm_bytes() -> int:
-    """Bytes in the files of this machine's shared memory."""
-    return sum(path.stat().st_size for path in Path("/dev/shm").rglob("*") if path.is_file())
+def orphaned_shm_bytes() -> int:
+    """Bytes in files of this machine's shared memory that no living process has mapped or open."""
+    held = "".join(_maps(pid) for pid in psutil.pids())
+    files = [path for path in Path("/dev/shm").rglob("*") if path.is_file() and str(path) not in held]
+    return sum(path.stat().st_size for path in files)
+
+
+def _maps(pid: int) -> str:
+    try:
+        opened = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+        return Path(f"/proc/{pid}/maps").read_text() + "".join(opened)
+    except OSError:  # gone by now
+        return ""
