@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import psutil
 
 
-def actor_pids(kind: str) -> list[int]:
-    """The processes of a kind of actor, by the title that Ray gives them."""
-    titles = {each.pid: " ".join(each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"])}
-    return [pid for pid, title in titles.items() if title.startswith(f"ray::{kind}")]
+def actor_pids(kind: str, *, under: int) -> list[int]:
+    """The processes of a kind of actor, by the title that Ray gives them, below a process: another sweep has its own."""
+    found = []
+    for process in psutil.Process(under).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if " ".join(process.cmdline()).startswith(f"ray::{kind}"):
+                found.append(process.pid)
+    return found
 
 
 def orphaned_shm_bytes() -> int:

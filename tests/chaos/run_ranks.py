@@ -112,7 +112,7 @@ class _Runner:
         """SIGKILL a process while no candidate is under way; the next one must run to its end."""
         began_s = time.monotonic()
         self._run(RANK_FAULTS[0])
-        pid = max(marked(SWEEP_ID)) if kind == "rank" else actor_pids(kind)[0]
+        pid = max(marked(SWEEP_ID)) if kind == "rank" else actor_pids(kind, under=os.getpid())[0]
         os.kill(pid, signal.SIGKILL)
         last = self._run(RANK_FAULTS[0])[-1]
         wrong = "" if last.status is TrialStatus.COMPLETED else f"{last.status}: {last.reason}"

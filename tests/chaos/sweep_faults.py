@@ -79,22 +79,22 @@ def driver_killed(folder: Path) -> str:
 
 def broker_killed(folder: Path) -> str:
     """The candidate under way runs once more, with a new broker."""
-    return _survives(folder, lambda: kill(actor_pids("Broker")[0]))
+    return _survives(folder, lambda sweep: kill(actor_pids("Broker", under=sweep.pid)[0]))
 
 
 def controller_killed(folder: Path) -> str:
     """Ray Train's controller dies, and its workers with it."""
-    return _survives(folder, lambda: kill(actor_pids("TrainController")[0]))
+    return _survives(folder, lambda sweep: kill(actor_pids("TrainController", under=sweep.pid)[0]))
 
 
 def rank_killed(folder: Path) -> str:
     """A rank dies by SIGKILL from outside."""
-    return _survives(folder, lambda: kill(int(worker_logs(folder, 1)[-1].stem.rpartition("-")[2])))
+    return _survives(folder, lambda sweep: kill(int(worker_logs(folder, 1)[-1].stem.rpartition("-")[2])))
 
 
 def reaper_killed(folder: Path) -> str:
     """The reaper is started again, and the sweep does not notice."""
-    return _survives(folder, lambda: kill(actor_pids("Reaper")[0]), once_more=0)
+    return _survives(folder, lambda sweep: kill(actor_pids("Reaper", under=sweep.pid)[0]), once_more=0)
 
 
 def raylet_killed(folder: Path) -> str:
@@ -239,11 +239,11 @@ def memory_monitor(folder: Path) -> str:
     )
 
 
-def _survives(folder: Path, harm: Callable[[], None], *, once_more: int = 1) -> str:
+def _survives(folder: Path, harm: Callable[[Run], None], *, once_more: int = 1) -> str:
     """Harm a sweep while its first candidate is at work."""
     process = start(write_sweep(folder, space=FOUR, search=GRID, measure=SLOW))
     _at_work(folder)
-    harm()
+    harm(process)
     return _after_loss(process, folder, once_more=once_more)
 
 
