@@ -9,7 +9,7 @@ import psutil
 
 
 def actor_pids(kind: str, *, under: int) -> list[int]:
-    """The processes of a kind of actor, by the title that Ray gives them, below a process: another sweep has its own."""
+    """The processes of a kind of actor below a process, by the title that Ray gives them; another sweep has its own."""
     found = []
     for process in psutil.Process(under).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
