@@ -62,7 +62,11 @@ class RankTrace:
     collectives: tuple[Collective, ...] = ()
     """Of one steady optimizer step."""
     stand_ins: tuple[StandIn, ...] = ()
+    ranks_of_a_kind: tuple[int, ...] = (0,)
+    """One rank of each kind: those whose shares differ in the bytes that they keep, the fullest first."""
     trace_s: float = 0.0
+    cpu_s: float = 0.0
+    """CPU time of the tracing process."""
     resident_bytes: int = 0
     """Largest resident size of the tracing process."""
     error: str = ""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -105,7 +104,9 @@ class FakeEngineTracker(LiveBytesTracker):
         self._stand_ins[operator, place, value, is_expected] += 1
 
     def _note_collective(self, func: Any, args: tuple[Any, ...]) -> None:
-        sizes = [tensor.numel() * tensor.element_size() for tensor in tree_leaves(args) if isinstance(tensor, torch.Tensor)]
+        sizes = [
+            tensor.numel() * tensor.element_size() for tensor in tree_leaves(args) if isinstance(tensor, torch.Tensor)
+        ]
         name, largest = _base_name(func), max(sizes, default=0)
         self._calls[name] += 1
         self._call_bytes[name] += largest

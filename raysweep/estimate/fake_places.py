@@ -7,21 +7,20 @@ from collections.abc import Iterator
 from types import FrameType
 
 KIND_BY_FUNCTION = {
-    ("deepspeed/runtime/zero/", "setup_buckets"): "reduce_bucket",
-    ("deepspeed/runtime/zero/", "_configure_moe_settings"): "other",
-    ("deepspeed/runtime/zero/partition_parameters.py", "all_gather_coalesced"): "gathered_parameters",
-    ("deepspeed/runtime/zero/partition_parameters.py", "_all_gather_dtype"): "gathered_parameters",
-    ("deepspeed/runtime/zero/partition_parameters.py", "wait"): "gathered_parameters",
-    ("deepspeed/runtime/zero/partition_parameters.py", "_allgather_param"): "gathered_parameters",
-    ("deepspeed/runtime/comm/", "reduce_scatter_coalesced"): "reduction_copies",
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "allreduce_bucket"): "reduction_copies",
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "get_flat_partition"): "gradients",
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "copy_grads_in_partition"): "gradients",
-    ("deepspeed/runtime/zero/stage3.py", "__avg_scatter_grads"): "reduction_copies",
-    ("torch/optim/", "_init_group"): "optimizer_states",
-    ("torch/optim/", "step"): "optimizer_temporaries",
+    "setup_buckets": ("deepspeed/runtime/zero/", "reduce_bucket"),
+    "all_gather_coalesced": ("deepspeed/runtime/zero/partition_parameters.py", "gathered_parameters"),
+    "_all_gather_dtype": ("deepspeed/runtime/zero/partition_parameters.py", "gathered_parameters"),
+    "_allgather_param": ("deepspeed/runtime/zero/partition_parameters.py", "gathered_parameters"),
+    "wait": ("deepspeed/runtime/zero/partition_parameters.py", "gathered_parameters"),
+    "reduce_scatter_coalesced": ("deepspeed/runtime/comm/", "reduction_copies"),
+    "allreduce_bucket": ("deepspeed/runtime/zero/stage_1_and_2.py", "reduction_copies"),
+    "get_flat_partition": ("deepspeed/runtime/zero/stage_1_and_2.py", "gradients"),
+    "copy_grads_in_partition": ("deepspeed/runtime/zero/stage_1_and_2.py", "gradients"),
+    "__avg_scatter_grads": ("deepspeed/runtime/zero/stage3.py", "reduction_copies"),
+    "_init_group": ("torch/optim/", "optimizer_states"),
+    "step": ("torch/optim/", "optimizer_temporaries"),
 }
-"""(part of the file's path, function) -> kind of what is made in it; the innermost frame that matches decides."""
+"""Function -> (part of its file's path, kind of what is made in it); the innermost frame that matches decides."""
 
 KIND_BY_PHASE = {
     "build": "parameters_and_states",
@@ -38,10 +37,9 @@ INDIFFERENT = ("/deepspeed/", "/raysweep/worker/", "/raysweep/estimate/")
 def kind_of_birth(phase: str) -> str:
     """What a tensor made at this moment is, by the code that makes it."""
     for frame in _frames():
-        file, function = frame.f_code.co_filename, frame.f_code.co_name
-        for (part, name), kind in KIND_BY_FUNCTION.items():
-            if name == function and part in file:
-                return kind
+        part, kind = KIND_BY_FUNCTION.get(frame.f_code.co_name, ("", ""))
+        if kind and part in frame.f_code.co_filename:
+            return kind
     return KIND_BY_PHASE[phase]
 
 

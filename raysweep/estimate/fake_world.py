@@ -38,19 +38,28 @@ class LoneRank(RankContext):
 
 def join_fake_world(*, rank: int, world_size: int) -> LoneRank:
     """Start torch's fake process group, whose collectives return at once, and DeepSpeed on it; once a process."""
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_SIZE=str(world_size)
-    )
+    dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+    _start_deepspeed(rank, world_size)
+    return LoneRank(rank=rank, local_rank=rank, world_size=world_size, node="fake", gloo=None)
+
+
+def join_real_world(*, rank: int, world_size: int, store: str) -> RankContext:
+    """Start gloo with live peers, which meet over the file `store`, and DeepSpeed on it; once a process."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
+    _start_deepspeed(rank, world_size)
+    return RankContext(rank=rank, local_rank=rank, world_size=world_size, node="here", gloo=dist.group.WORLD)
+
+
+def _start_deepspeed(rank: int, world_size: int) -> None:
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_SIZE=str(world_size))
     # Not at the head of the file: DS_ACCELERATOR must be set before.
     import deepspeed
 
     # `deepspeed.comm.torch`, as an attribute, is torch itself.
     backend = sys.modules["deepspeed.comm.torch"]
-    # The shared-memory collective waits for live peers.
+    # The shared-memory collective waits for live peers, and has to be compiled; it moves no tensor of an engine.
     backend.build_shm_op = lambda: None  # type: ignore[attr-defined]
-    dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
-    return LoneRank(rank=rank, local_rank=rank, world_size=world_size, node="fake", gloo=None)
 
 
 INTEGER_CHECK = "assert_ints_same_as_other_ranks"

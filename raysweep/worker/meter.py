@@ -189,7 +189,9 @@ def weigh(stepper: Stepper, gauge: MemoryGauge, *, steps: int) -> MemoryFigures:
         peak_bytes=steady.peak_bytes,
         peak_phase=steady.phase,
         resting_bytes=min(step_peak.resting_bytes for step_peak in steady_steps),
-        phase_peaks_bytes={phase: min(step.peaks_bytes[phase] for step in steady_steps) for phase in steady.peaks_bytes},
+        phase_peaks_bytes={
+            phase: min(step.peaks_bytes[phase] for step in steady_steps) for phase in steady.peaks_bytes
+        },
     )
 
 
