@@ -62,16 +62,23 @@ def next_micro_batches(members: Sequence[int], known: Mapping[int, Phases]) -> l
     return wanted
 
 
-def interpolated(micro_batch: int, known: Mapping[int, Phases]) -> Phases:
-    """The phases of a member: traced, or on the line between its traced neighbours."""
-    if micro_batch in known:
-        return known[micro_batch]
+def interpolated(micro_batch: int, known: Mapping[int, Mapping[str, Phases]]) -> dict[str, dict[str, int]]:
+    """Phase -> kind -> bytes of a member on the lines between its traced neighbours.
+
+    Args:
+        micro_batch: of the member, not among the traced ones.
+        known: micro-batch -> phase -> kind -> bytes, of those that were traced.
+    """
     low = max(each for each in known if each < micro_batch)
     high = min(each for each in known if each > micro_batch)
     share = (micro_batch - low) / (high - low)
+    below, above = known[low], known[high]
     return {
-        name: round(known[low].get(name, 0) * (1 - share) + known[high].get(name, 0) * share)
-        for name in {**known[low], **known[high]}
+        phase: {
+            kind: round(below[phase].get(kind, 0) * (1 - share) + above[phase].get(kind, 0) * share)
+            for kind in sorted({*below[phase], *above[phase]})
+        }
+        for phase in below
     }
 
 

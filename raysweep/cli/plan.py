@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import typer
 
 from raysweep.cli.terminal import tell_terminal
+from raysweep.cli.tracing import legal_candidates, trace_with_bar
 from raysweep.estimate.facts import with_facts
 from raysweep.memory import MemoryEstimate
 from raysweep.plan import ASSUMED_FLOP_PER_S, SweepPlan, make_plan
@@ -25,10 +27,14 @@ def plan_sketch(*, as_json: bool, device_memory_bytes: int | None, **shape: Any)
     typer.echo(json.dumps(sketch, indent=2) if as_json else render_sketch(sketch))
 
 
-def plan_file(path: str, *, device_memory_bytes: int | None, as_json: bool) -> None:
-    """Print the plan of a sweep file."""
+def plan_file(path: str, *, device_memory_bytes: int | None, as_json: bool, trace: bool = False) -> None:
+    """Print the plan of a sweep file, with memory by closed form or by fake engine traces."""
     sweep = with_facts(load_sweep(path), note=tell_terminal)
-    plan = make_plan(sweep, device_memory_bytes=device_memory_bytes)
+    traced = None
+    if trace:
+        traces = trace_with_bar(sweep, legal_candidates(sweep))
+        traced, sweep = traces.estimates, replace(sweep, notes=(*sweep.notes, *traces.notes))
+    plan = make_plan(sweep, device_memory_bytes=device_memory_bytes, traced=traced)
     typer.echo(json.dumps(plan_as_dict(sweep, plan), indent=2) if as_json else render_plan(sweep, plan))
 
 

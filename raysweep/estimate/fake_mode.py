@@ -22,7 +22,7 @@ FILL_VALUES = {"zeros_like": 0, "ones_like": 1, "new_zeros": 0, "new_ones": 1}
 INDEXING = ("index", "index_put", "index_put_")
 
 
-class FakeEngineTracker(LiveBytesTracker):
+class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
     """Live bytes by kind, collectives and stand-in scalars of a step that is not computed.
 
     It lies over a `FakeTensorMode(allow_non_fake_inputs=True)`. Integer and bool tensors whose values follow from

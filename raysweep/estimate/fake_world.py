@@ -75,13 +75,13 @@ def alone() -> Iterator[None]:
     """
     with mock.patch.object(nn.Module, "_apply", _apply_in_place):
         patches = [
-            mock.patch.object(module, INTEGER_CHECK, lambda *args, **kwargs: None)
+            mock.patch.object(module, INTEGER_CHECK, _no_check)
             for name, module in list(sys.modules.items())
             if name.startswith("deepspeed.") and INTEGER_CHECK in vars(module)
         ]
         transformers = sys.modules.get("transformers.utils.import_utils")
         if transformers is not None and hasattr(transformers, "is_fake_tensor"):
-            patches.append(mock.patch.object(transformers, "is_fake_tensor", lambda tensor: False))
+            patches.append(mock.patch.object(transformers, "is_fake_tensor", _no_check))
         for patch in patches:
             patch.start()
         try:
@@ -91,10 +91,14 @@ def alone() -> Iterator[None]:
                 patch.stop()
 
 
+def _no_check(*args: Any) -> None:
+    """Finds nothing."""
+
+
 def _apply_in_place(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
     """`Module._apply` as it works on real tensors of one type."""
     for child in self.children() if recurse else ():
-        child._apply(fn)
+        child._apply(fn)  # type: ignore[no-untyped-call]
     for parameter in self._parameters.values():
         if parameter is None:
             continue
