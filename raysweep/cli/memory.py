@@ -91,8 +91,8 @@ def _rendered(
 ) -> str:
     limit = f", budget {format_bytes(budget_bytes)}" if budget_bytes else ""
     lines = [
-        f"{candidate.candidate_id}: peak {format_bytes(estimate.peak_bytes)} ({estimate.peak_phase}) by {estimate.source}"
-        f", within {estimate.band:.1%} on {estimate.device}{limit}"
+        f"{candidate.candidate_id}: peak {format_bytes(estimate.peak_bytes)} ({estimate.peak_phase}) by "
+        f"{estimate.source}, within {estimate.band:.1%} on {estimate.device}{limit}"
     ]
     if closed is not None and estimate is not closed:
         lines.append(f"closed form: {format_bytes(closed.peak_bytes)} ({closed.peak_phase})")
@@ -115,6 +115,7 @@ def _bars(kinds: Any, peak_bytes: int) -> str:
 def _described(trace: RankTrace) -> str:
     phases = ", ".join(f"{phase} {format_bytes(size)}" for phase, size in trace.phase_peaks_bytes.items())
     return (
-        f"rank {trace.rank}: {phases}; at rest {format_bytes(trace.resting_bytes)}; build "
-        f"{format_bytes(trace.build_peak_bytes)}; the backend's own copies, beside these, {format_bytes(trace.workspace_bytes)}"
+        f"rank {trace.rank}: {phases}; at rest {format_bytes(trace.resting_bytes)}; "
+        f"build {format_bytes(trace.build_peak_bytes)}; "
+        f"beside these, copies of the backend's own {format_bytes(trace.workspace_bytes)}"
     )

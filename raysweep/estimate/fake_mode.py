@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, ValuesView
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from raysweep.estimate.fake_places import kind_of_birth, place_of_call
 from raysweep.trace import Collective, StandIn
@@ -19,6 +19,7 @@ aten = torch.ops.aten
 FILL_VALUES = {"zeros_like": 0, "ones_like": 1, "new_zeros": 0, "new_ones": 1}
 """Operators that need only the shape of a fake tensor, and the value that they fill with."""
 
+RANDOM_INTEGERS = ("randint", "randperm")
 INDEXING = ("index", "index_put", "index_put_")
 
 
@@ -53,11 +54,12 @@ class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
         if func.namespace == "c10d":
             self._note_collective(func, args)
         result = self._run(func, args, kwargs)
-        tree_map_only(torch.Tensor, self.add, result)
+        for tensor in _tensors(result):
+            self.add(tensor)
         return result
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        inputs = [*_tensors(args), *_tensors(kwargs.values())]
         name = _base_name(func)
         if inputs and func.namespace == "aten" and all(_has_value(tensor) for tensor in inputs):
             with unset_fake_temporarily():
@@ -67,11 +69,9 @@ class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
             args = _without_masks(args)
         if func._schema.is_mutable and inputs and _has_value(inputs[0]) and func.namespace == "aten":
             self._note(str(func), "an integer tensor keeps its former values")
-        kept = {key: value for key, value in kwargs.items() if key != "generator"}
-        if not inputs and "dtype" in kwargs and kwargs["dtype"] is not None and _is_exact(kwargs["dtype"]):
-            with unset_fake_temporarily():
-                return func(*args, **kwargs)
-        if not inputs and name.startswith("rand") and name in ("randint", "randperm"):
+        # A generator belongs to a device on which no fake tensor is.
+        kept = {**kwargs, "generator": None} if "generator" in kwargs else kwargs
+        if not inputs and (name in RANDOM_INTEGERS or _is_exact(kwargs.get("dtype") or torch.float32)):
             with unset_fake_temporarily():
                 return func(*args, **kwargs)
         result = func(*args, **kept)
@@ -104,9 +104,7 @@ class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
         self._stand_ins[operator, place, value, is_expected] += 1
 
     def _note_collective(self, func: Any, args: tuple[Any, ...]) -> None:
-        sizes = [
-            tensor.numel() * tensor.element_size() for tensor in tree_leaves(args) if isinstance(tensor, torch.Tensor)
-        ]
+        sizes = [tensor.numel() * tensor.element_size() for tensor in _tensors(args)]
         name, largest = _base_name(func), max(sizes, default=0)
         self._calls[name] += 1
         self._call_bytes[name] += largest
@@ -168,6 +166,15 @@ class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
             StandIn(operator=operator, place=place, value=value, count=count, expected=expected)
             for (operator, place, value, expected), count in self._stand_ins.items()
         )
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors in what an operator takes or gives: lists and tuples of tensors, numbers and lists."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple | ValuesView):
+        for item in value:
+            yield from _tensors(item)
 
 
 def _base_name(func: Any) -> str:

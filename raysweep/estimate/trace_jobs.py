@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import logging
@@ -133,6 +134,9 @@ def main() -> None:
     for name in LOADED_BY_FIRST_ENGINE:
         with suppress(ImportError):
             importlib.import_module(name)
+    # The forks' collector need not look through what the imports made.
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
         jobs = [from_dict(TraceJob, job) for job in asked.pop("jobs")]

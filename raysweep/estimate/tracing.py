@@ -22,6 +22,11 @@ from raysweep.trace_families import TRACED_ACCUMULATION, families, family_key, i
 from raysweep.trial import LaunchRequest
 from raysweep.workload import Workload
 
+STEPS = 2
+"""Steps of a trace: the first makes the optimizer's state, the second is the steady one, without a run's noise."""
+STEPS_AT_STAGE_3 = 3
+"""Stage 3 records the order of its modules in the first step, and fetches ahead by it from the second on."""
+
 Progress = Callable[[int, int], None]
 """Told how many traces are done, and how many are known to be needed."""
 
@@ -66,7 +71,7 @@ def trace_job(sweep: Sweep, candidate: Candidate, *, rank: int) -> TraceJob:
         candidate=traced,
         workload=workload,
         ds_config=_without_cuda_kernels(config, workload),
-        window=MeasurementWindow(memory_pass_steps=sweep.file.measure.window().memory_pass_steps),
+        window=MeasurementWindow(memory_pass_steps=STEPS_AT_STAGE_3 if traced.zero_stage == 3 else STEPS),
     )
     return TraceJob(request=request, rank=rank)
 
