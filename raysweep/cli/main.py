@@ -129,7 +129,10 @@ def plan(
                 raise typer.BadParameter(
                     "goes without a sweep file, which describes the model itself", param_hint=option
                 )
-        verb.plan_file(sweep, device_memory_bytes=device_memory, as_json=json, trace=trace)
+        if trace:
+            from raysweep.cli import tracing
+        tracer = tracing.trace_with_bar if trace else None
+        verb.plan_file(sweep, device_memory_bytes=device_memory, as_json=json, tracer=tracer)
         return
     if trace:
         raise typer.BadParameter("needs a sweep file", param_hint="--trace")

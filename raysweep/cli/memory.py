@@ -10,11 +10,11 @@ import typer
 
 from raysweep.candidate import Candidate
 from raysweep.cli.terminal import tell_terminal
-from raysweep.cli.tracing import legal_candidates, trace_with_bar
+from raysweep.cli.tracing import trace_with_bar
 from raysweep.ds_config import render
 from raysweep.errors import ConfigError, nearest_name
 from raysweep.estimate.facts import with_facts
-from raysweep.estimate.tracing import Traces
+from raysweep.estimate.tracing import Traces, legal_candidates
 from raysweep.memory import MemoryEstimate, ZeroSettings, estimate_memory
 from raysweep.plan import memory_budget_bytes
 from raysweep.serde import to_dict

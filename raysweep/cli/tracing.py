@@ -13,13 +13,6 @@ from raysweep.estimate.tracing import Traces, trace_sweep
 from raysweep.sweep_file import Sweep
 
 
-def legal_candidates(sweep: Sweep) -> list[Candidate]:
-    """The candidates of a sweep whose batch is legal."""
-    workload = sweep.workload
-    found = sweep.space.candidates(global_batch_size=workload.global_batch_size, world_size=workload.world_size)
-    return [candidate for candidate, is_legal in found if is_legal]
-
-
 def trace_with_bar(sweep: Sweep, candidates: Sequence[Candidate]) -> Traces:
     """Trace candidates; on standard error a bar shows how many traces are done."""
     columns = (

@@ -61,6 +61,13 @@ def trace_sweep(sweep: Sweep, candidates: Iterable[Candidate], *, progress: Prog
     return tracing.result()
 
 
+def legal_candidates(sweep: Sweep) -> list[Candidate]:
+    """The candidates of a sweep whose batch is legal."""
+    workload = sweep.workload
+    found = sweep.space.candidates(global_batch_size=workload.global_batch_size, world_size=workload.world_size)
+    return [candidate for candidate, is_legal in found if is_legal]
+
+
 def trace_job(sweep: Sweep, candidate: Candidate, *, rank: int) -> TraceJob:
     """The job of one rank of a candidate, as its launch would be, with an accumulation of at most 2."""
     accumulation = min(candidate.gradient_accumulation_steps, TRACED_ACCUMULATION)

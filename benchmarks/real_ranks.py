@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from raysweep.errors import RaysweepError
 from raysweep.serde import from_dict, to_dict
 from raysweep.trial import LaunchRequest
 from raysweep.worker.process import RankContext, prepare_process
@@ -30,15 +31,21 @@ OWN_BYTES = 24
 """The stepper's own agreement after each step: three numbers in fp64."""
 
 
-def weigh_for_real(requests: Sequence[LaunchRequest], *, world_size: int, folder: Path) -> list[list[dict[str, Any]]]:
-    """For each request a report a rank: `phases` (mode of the steady steps' peaks), `resting`, `collectives`."""
+def weigh_for_real(
+    requests: Sequence[LaunchRequest], *, world_size: int, folder: Path, oracles: int = 0
+) -> list[list[dict[str, Any]]]:
+    """For each request a report a rank: `phases` (mode of the steady steps' peaks), `resting`, `collectives`, `build`.
+
+    The first `oracles` also have `oracle`: the peak above rest by torch's own allocator events. A request that fails
+    has `error` instead.
+    """
     (folder / "requests.json").write_text(json.dumps([to_dict(request) for request in requests]))
-    mp.spawn(_rank, args=(world_size, str(folder)), nprocs=world_size)
+    mp.spawn(_rank, args=(world_size, str(folder), oracles), nprocs=world_size)
     by_rank = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world_size)]
     return [list(reports) for reports in zip(*by_rank, strict=True)]
 
 
-def _rank(rank: int, world_size: int, folder: str) -> None:
+def _rank(rank: int, world_size: int, folder: str, oracles: int) -> None:
     torch.set_num_threads(1)
     calls = _CollectiveCounter()
     # DeepSpeed keeps some of the functions from its start on.
@@ -48,10 +55,18 @@ def _rank(rank: int, world_size: int, folder: str) -> None:
         rank=rank, local_rank=rank, local_world_size=world_size, world_size=world_size, node="here"
     )
     requests = [from_dict(LaunchRequest, plain) for plain in json.loads(Path(folder, "requests.json").read_text())]
-    Path(folder, f"{rank}.json").write_text(json.dumps([_weigh(request, context, calls) for request in requests]))
+    reports = []
+    for number, request in enumerate(requests):
+        try:
+            reports.append(_weigh(request, context, calls, has_oracle=number < oracles))
+        except (RuntimeError, RaysweepError) as error:
+            reports.append({"error": f"{type(error).__name__}: {error}"})
+    Path(folder, f"{rank}.json").write_text(json.dumps(reports))
 
 
-def _weigh(request: LaunchRequest, context: RankContext, calls: _CollectiveCounter) -> dict[str, Any]:
+def _weigh(
+    request: LaunchRequest, context: RankContext, calls: _CollectiveCounter, *, has_oracle: bool
+) -> dict[str, Any]:
     # Behind prepare_process: these modules import DeepSpeed.
     from raysweep.worker.device import CpuDevice
     from raysweep.worker.engine import build_engine, clear_stage3_globals
@@ -82,12 +97,27 @@ def _weigh(request: LaunchRequest, context: RankContext, calls: _CollectiveCount
         "build": memory.build_peak_bytes,
         "collectives": calls.counted(),
     }
+    if has_oracle:
+        report["oracle"] = sorted(_allocator_peak_bytes(stepper.take) for _ in range(3))[1]
     engine.destroy()
     del engine, stepper, batches, blueprint
     clear_stage3_globals()
     gc.collect()
     context.barrier(timeout_s=120)
     return report
+
+
+def _allocator_peak_bytes(take_step: Callable[[], Any]) -> int:
+    """Peak of a step above where it began, by the events of torch's allocator, which sees inside kernels, too."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        take_step()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    current_bytes = peak_bytes = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        current_bytes += event.nbytes()
+        peak_bytes = max(peak_bytes, current_bytes)
+    return peak_bytes
 
 
 class _PhaseLog(LiveBytesTracker):
