@@ -104,6 +104,9 @@ def plan(
     device_memory: Annotated[
         int | None, typer.Option(parser=_bytes, metavar="SIZE", help="Of one device, e.g. 80GiB.")
     ] = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Trace candidates in the real engine, without memory: exact, takes minutes.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Say what fits, what does not and why, before anything runs: no cluster, no GPU.
@@ -114,6 +117,7 @@ def plan(
     \b
     Examples:
         raysweep plan search_spaces/quickstart.yaml
+        raysweep plan search_spaces/quickstart_grid.yaml --trace
         raysweep plan --params 7e9 --devices 8 --layers 32 --hidden 4096 --seq-len 4096 --micro-batch 1
     """
     from raysweep.cli import plan as verb
@@ -125,8 +129,13 @@ def plan(
                 raise typer.BadParameter(
                     "goes without a sweep file, which describes the model itself", param_hint=option
                 )
-        verb.plan_file(sweep, device_memory_bytes=device_memory, as_json=json)
+        if trace:
+            from raysweep.cli import tracing
+        tracer = tracing.trace_with_bar if trace else None
+        verb.plan_file(sweep, device_memory_bytes=device_memory, as_json=json, tracer=tracer)
         return
+    if trace:
+        raise typer.BadParameter("needs a sweep file", param_hint="--trace")
     if params is not None and devices is None:
         raise typer.BadParameter("is needed with --params", param_hint="--devices")
     if params is None or devices is None:
@@ -142,6 +151,23 @@ def plan(
         device_memory_bytes=device_memory,
         as_json=json,
     )
+
+
+@app.command()
+def memory(
+    sweep: SweepArgument,
+    candidate: Annotated[str, typer.Option(metavar="ID", help="As `raysweep plan` names it, e.g. s2-k1-b4-g2.")],
+    json: AsJson = False,
+) -> None:
+    """Explain the memory of one candidate, phase by phase, by a fake engine trace of each rank.
+
+    \b
+    Example:
+        raysweep memory search_spaces/quickstart.yaml --candidate s2-k1-b4-g2
+    """
+    from raysweep.cli import memory as verb
+
+    verb.explain(sweep, candidate_id=candidate, as_json=json)
 
 
 @app.command()
