@@ -218,15 +218,36 @@ def show(results: ResultsArgument, json: AsJson = False) -> None:
 
 
 @app.command()
-def export(results: ResultsArgument) -> None:
-    """Write the winner's files (best/) again from the records.
+def export(
+    results: ResultsArgument,
+    to: Annotated[
+        str | None,
+        typer.Option(help="Frameworks: deepspeed, accelerate, hf, lightning, ray, torchrun, slurm, kuberay, or all."),
+    ] = None,
+    candidate: Annotated[str | None, typer.Option(metavar="ID", help="With --to: not the winner, but this.")] = None,
+    world_size: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With --to: workers, where not those of the sweep.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="DIR", help="With --to: not RESULTS/exports/ID, but this.")
+    ] = None,
+) -> None:
+    """Write the winner's files (best/) again from the records; with --to those of other frameworks.
 
     \b
-    Example:
+    Examples:
         raysweep export results/quickstart
+        raysweep export results/quickstart --to accelerate,hf,slurm
+        raysweep export results/quickstart --to all --world-size 16 --output exported
     """
     from raysweep.cli import export as verb
 
+    if to is not None:
+        verb.export_to(results, targets=to, candidate_id=candidate, world_size=world_size, output=output)
+        return
+    for option, value in {"--candidate": candidate, "--world-size": world_size, "--output": output}.items():
+        if value is not None:
+            raise typer.BadParameter("needs --to, which names the frameworks", param_hint=option)
     verb.export(results)
 
 

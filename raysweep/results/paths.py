@@ -75,6 +75,11 @@ class ResultsPaths:
         return self._path("best", "UNCONFIRMED")
 
     @property
+    def exports(self) -> Path:
+        """Folder with what was exported for other frameworks, a folder a candidate."""
+        return self._path("exports")
+
+    @property
     def lock(self) -> Path:
         """Held by the driver that writes here."""
         return self._path("lock")

@@ -16,6 +16,7 @@ OUTSIDE = {
     "launch": {"ray", "psutil"},
     "search": {"ray", "optuna"},
     "results": {"pyarrow", "yaml"},
+    "exports": {"jinja2", "yaml"},
     "api": set(),
     "cli": {"typer", "rich"},
 }
@@ -28,8 +29,9 @@ INSIDE = {
     "launch": {""},
     "search": {"", "estimate", "launch", "results"},
     "results": {""},
+    "exports": {"", "results"},
     "api": {"", "estimate", "search", "results"},
-    "cli": {"", "estimate", "search", "results"},
+    "cli": {"", "estimate", "search", "results", "exports"},
 }
 """Folder of the package -> the other folders that it may import; empty is the top level."""
 
