@@ -251,6 +251,29 @@ def export(
     verb.export(results)
 
 
+@app.command()
+def report(
+    results: ResultsArgument,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown in place of HTML.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="The table of candidates as CSV in place of HTML.")] = False,
+    output: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Not RESULTS/report.html (.md, .csv), but this; - prints it.")
+    ] = None,
+) -> None:
+    """Write what a sweep showed as one HTML file that opens from disk: the answer first, then every candidate.
+
+    \b
+    Examples:
+        raysweep report results/quickstart
+        raysweep report results/quickstart --markdown --output -
+    """
+    from raysweep.cli import report as verb
+
+    if markdown and csv:
+        raise typer.BadParameter("gives one file: Markdown or CSV", param_hint="--markdown --csv")
+    verb.report(results, form="md" if markdown else "csv" if csv else "html", output=output)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; ends the process with its exit code."""
     # A job that is told to end gets the same clean stop as Ctrl-C.

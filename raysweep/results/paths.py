@@ -79,6 +79,10 @@ class ResultsPaths:
         """Folder with what was exported for other frameworks, a folder a candidate."""
         return self._path("exports")
 
+    def report(self, ending: str) -> Path:
+        """The report: html, md or csv."""
+        return self._path(f"report.{ending}")
+
     @property
     def lock(self) -> Path:
         """Held by the driver that writes here."""

@@ -17,6 +17,7 @@ OUTSIDE = {
     "search": {"ray", "optuna"},
     "results": {"pyarrow", "yaml"},
     "exports": {"jinja2", "yaml"},
+    "page": {"jinja2", "markupsafe"},
     "api": set(),
     "cli": {"typer", "rich"},
 }
@@ -30,13 +31,14 @@ INSIDE = {
     "search": {"", "estimate", "launch", "results"},
     "results": {""},
     "exports": {"", "results"},
+    "page": {"", "results"},
     "api": {"", "estimate", "search", "results"},
-    "cli": {"", "estimate", "search", "results", "exports"},
+    "cli": {"", "estimate", "search", "results", "exports", "page"},
 }
 """Folder of the package -> the other folders that it may import; empty is the top level."""
 
 DOORS = {
-    "raysweep.cli.main": {f"raysweep.cli.{verb}" for verb in ("init", "plan", "run", "show", "export")},
+    "raysweep.cli.main": {f"raysweep.cli.{verb}" for verb in ("init", "plan", "run", "show", "export", "report")},
     "raysweep.search.sweep_run": {"raysweep.launch.in_process"},
     "raysweep.search.searchers": {"raysweep.search.optuna_searcher"},
     "raysweep.launch.worker_loop": {"raysweep.worker.loop", "raysweep.worker.process"},

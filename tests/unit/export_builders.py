@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from builders import SMALL_BUCKETS, make_candidate, make_workload
-from results_builders import MIB, completed, confirmed
+from results_builders import MIB, completed, confirmed, failed
 
 from raysweep.candidate import Candidate
 from raysweep.ds_config import prepare_base, render
 from raysweep.exports.answer import Answer, choose_answer
 from raysweep.results.journal import EntryKind, Journal, JournalContents
 from raysweep.serde import sha256_of, to_dict
-from raysweep.trial import Measurement, PlanRow, SweepStart
+from raysweep.trial import Measurement, PlanRow, SweepStart, TrialStatus
 from raysweep.workload import Workload
 
 VERSIONS = {"python": "3.11.7", "raysweep": "0.1.0", "ray": "2.60.0", "torch": "2.13.0+cpu", "deepspeed": "0.19.8"}
@@ -92,3 +92,44 @@ def write_journal(folder: Path, contents: JournalContents) -> Path:
         if contents.finished is not None:
             journal.append(EntryKind.FINISHED, contents.finished)
     return folder
+
+
+def large_sweep(count: int) -> JournalContents:
+    """A sweep of `count` candidates of the shape that sweeps have: stages, intervals, micro-batches and buckets.
+
+    A quarter ran out of memory, a quarter was pruned, the others have figures, none is confirmed.
+    """
+    load = make_workload()
+    candidates = [
+        Candidate(
+            zero_stage=number % 4,
+            activation_checkpoint_interval=number // 4 % 5,
+            micro_batch_size_per_gpu=2 ** (number // 20 % 8),
+            deepspeed={"zero_optimization.reduce_bucket_size": 1_000_000 + number // 160},
+        )
+        for number in range(count)
+    ]
+    rows, launches = [], []
+    for number, each in enumerate(candidates):
+        row = _plan_row(each, load)
+        if number % 4 == 1:
+            reason = "predicted peak 164.1 MiB (backward_start), at least 156.4 MiB, is above the budget of 100.0 MiB"
+            row = replace(row, status=TrialStatus.PRUNED, reason=reason)
+        elif number % 4 == 2:
+            launches.append(
+                failed(each.candidate_id, TrialStatus.OOM, reason="out of memory in step", peak_memory_bytes=120 * MIB)
+            )
+        else:
+            rate, peak_bytes = 50.0 + number * 7919 % 1000 / 10, (40 + number * 104729 % 600 / 10) * MIB
+            launches.append(completed(each.candidate_id, rate, peak_memory_bytes=int(peak_bytes)))
+        rows.append(row)
+    sweep = SweepStart(
+        sweep_sha256="1a" * 32,
+        workload=load,
+        base_ds_config={"optimizer": {"type": "AdamW"}},
+        memory_budget_bytes=100 * MIB,
+        versions=VERSIONS,
+        started_at="2026-01-01T00:00:00+00:00",
+        plan_rows=tuple(rows),
+    )
+    return JournalContents(sweeps=(sweep,), measurements=tuple(launches), finished={"reason": "all were launched"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import importlib.util
 import json
@@ -10,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import pytest
@@ -32,7 +33,9 @@ RAYJOB_SCHEMA = Path(__file__).parent / "data" / "rayjob_v1_schema.json.gz"
 
 @pytest.fixture(params=STAGES, ids=lambda stage: f"stage{stage}")
 def answer(request: pytest.FixtureRequest) -> Answer:
-    return make_answer(make_candidate(zero_stage=request.param, activation_checkpoint_interval=2))
+    return make_answer(
+        make_candidate(zero_stage=request.param, activation_checkpoint_interval=2, gradient_accumulation_steps=2)
+    )
 
 
 def _exported(answer: Answer, target: str, folder: Path) -> Path:
@@ -56,30 +59,43 @@ def test_deepspeed_knows_every_key(answer: Answer, tmp_path: Path) -> None:
     check_ds_configs([config])
 
 
+def _launch_arguments(config: Path) -> argparse.Namespace:
+    """What `accelerate launch --config_file` makes of a config."""
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+
+    given = launch_command_parser().parse_args(["--config_file", str(config), "train.py"])
+    arguments, defaults, _ = _validate_launch_command(given)
+    arguments.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
+    return cast(argparse.Namespace, arguments)
+
+
 def test_accelerate_reads_its_config(answer: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.utils import DeepSpeedPlugin
+    from accelerate.utils.launch import prepare_deepspeed_cmd_env
 
     folder = _exported(answer, "accelerate", tmp_path)
-    loaded = load_config_from_file(str(folder / "accelerate_deepspeed.yaml"))
-    assert loaded.num_processes == 2 and loaded.distributed_type == "DEEPSPEED"
+    arguments = _launch_arguments(folder / "accelerate_deepspeed.yaml")
+    assert arguments.use_deepspeed and arguments.num_processes == 2
+    for name, value in prepare_deepspeed_cmd_env(arguments)[1].items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(folder)
-    plugin = DeepSpeedPlugin(hf_ds_config=loaded.deepspeed_config["deepspeed_config_file"])
+    plugin = DeepSpeedPlugin()
     assert plugin.zero_stage == answer.candidate.zero_stage and plugin.gradient_accumulation_steps == 2
     assert plugin.deepspeed_config["train_micro_batch_size_per_gpu"] == 2
+    assert plugin.zero3_init_flag is (answer.candidate.zero_stage == 3)
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_accelerate_reads_the_fsdp2_counterpart(tmp_path: Path, stage: int) -> None:
-    from accelerate.commands.config.config_args import load_config_from_file
+def test_accelerate_reads_the_fsdp2_counterpart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: int) -> None:
     from accelerate.utils import FullyShardedDataParallelPlugin
+    from accelerate.utils.launch import prepare_multi_gpu_env
 
     folder = _exported(make_answer(make_candidate(zero_stage=stage)), "accelerate", tmp_path)
-    loaded = load_config_from_file(str(folder / "accelerate_fsdp2.yaml"))
-    assert loaded.distributed_type == "FSDP" and loaded.mixed_precision == "bf16"
-    fields = {name.removeprefix("fsdp_"): value for name, value in loaded.fsdp_config.items()}
-    fields["fsdp_version"] = fields.pop("version")
-    plugin = FullyShardedDataParallelPlugin(**fields)
+    arguments = _launch_arguments(folder / "accelerate_fsdp2.yaml")
+    assert arguments.use_fsdp and arguments.mixed_precision == "bf16"
+    for name, value in prepare_multi_gpu_env(arguments).items():
+        monkeypatch.setenv(name, value)
+    plugin = FullyShardedDataParallelPlugin()
     assert plugin.fsdp_version == 2 and plugin.reshard_after_forward is (stage == 3)
 
 
@@ -91,7 +107,8 @@ def test_transformers_takes_arguments_and_config_as_one(
     code = (
         f"import sys; sys.path.insert(0, {str(folder)!r}); from trainer_hf import read_arguments; "
         "a = read_arguments(output_dir='out'); c = a.hf_deepspeed_config; c.trainer_config_finalize(a, None, 10); "
-        "print(a.per_device_train_batch_size, a.gradient_accumulation_steps, c.mismatches, c.config['zero_optimization']['stage'])"
+        "print(a.per_device_train_batch_size, a.gradient_accumulation_steps, c.mismatches, "
+        "c.get_value('zero_optimization.stage'))"
     )
     ran = _python(code, tmp_path)
     assert ran.stdout.splitlines()[-1] == f"2 2 [] {answer.candidate.zero_stage}", ran.stderr
