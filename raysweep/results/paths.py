@@ -75,6 +75,15 @@ class ResultsPaths:
         return self._path("best", "UNCONFIRMED")
 
     @property
+    def exports(self) -> Path:
+        """Folder with what was exported for other frameworks, a folder a candidate."""
+        return self._path("exports")
+
+    def report(self, ending: str) -> Path:
+        """The report: html, md or csv."""
+        return self._path(f"report.{ending}")
+
+    @property
     def lock(self) -> Path:
         """Held by the driver that writes here."""
         return self._path("lock")

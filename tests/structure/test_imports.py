@@ -16,6 +16,8 @@ OUTSIDE = {
     "launch": {"ray", "psutil"},
     "search": {"ray", "optuna"},
     "results": {"pyarrow", "yaml"},
+    "exports": {"jinja2", "yaml"},
+    "page": {"jinja2", "markupsafe"},
     "api": set(),
     "cli": {"typer", "rich"},
 }
@@ -28,14 +30,16 @@ INSIDE = {
     "launch": {""},
     "search": {"", "estimate", "launch", "results"},
     "results": {""},
+    "exports": {"", "results"},
+    "page": {"", "results"},
     "api": {"", "estimate", "search", "results"},
-    "cli": {"", "estimate", "search", "results"},
+    "cli": {"", "estimate", "search", "results", "exports", "page"},
 }
 """Folder of the package -> the other folders that it may import; empty is the top level."""
 
 DOORS = {
     "raysweep.cli.main": {
-        f"raysweep.cli.{verb}" for verb in ("init", "plan", "tracing", "memory", "run", "show", "export")
+        f"raysweep.cli.{verb}" for verb in ("init", "plan", "tracing", "memory", "run", "show", "export", "report")
     },
     "raysweep.search.sweep_run": {"raysweep.launch.in_process"},
     "raysweep.search.searchers": {"raysweep.search.optuna_searcher"},

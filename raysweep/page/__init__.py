@@ -1,0 +1,1 @@
+"""The report of a sweep: one HTML page, Markdown, or CSV."""

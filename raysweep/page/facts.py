@@ -1,0 +1,79 @@
+"""Gathers what a report tells from a journal, before anything is written in words or drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from raysweep.results.confirm import Confirmation, confirmations
+from raysweep.results.journal import JournalContents
+from raysweep.results.records import TrialRecord
+from raysweep.results.report import Cause, failures_by_cause
+from raysweep.results.select import Selection, choose_winner
+from raysweep.results.store import records_from
+from raysweep.trial import Measurement, Phase, SweepStart, TrialStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFacts:
+    """A sweep, ready to be told."""
+
+    name: str
+    """Of the results folder."""
+    sweep: SweepStart
+    records: Sequence[TrialRecord]
+    selection: Selection
+    search_launches: Sequence[Measurement]
+    """In the order of their launch, retries included."""
+    rounds: Mapping[str, Confirmation]
+    causes: Sequence[Cause]
+    launches: int
+    group_starts: int
+    group_s: float
+    """Seconds that worker groups were up."""
+    stop_reason: str
+    """Empty where the driver has not come to its end."""
+    sweep_file: str
+    """Text of the sweep file; empty where there is no copy."""
+
+    @property
+    def winner(self) -> TrialRecord | None:
+        """The winner's record."""
+        return self.by_id.get(self.selection.winner or "")
+
+    @property
+    def by_id(self) -> dict[str, TrialRecord]:
+        """Candidate id -> record."""
+        return {record.candidate_id: record for record in self.records}
+
+    @property
+    def completed(self) -> list[TrialRecord]:
+        """Records with figures."""
+        return [record for record in self.records if record.status is TrialStatus.COMPLETED]
+
+
+def gather(contents: JournalContents, *, name: str, sweep_file: str = "") -> ReportFacts:
+    """The facts of a journal's latest sweep."""
+    records = records_from(contents)
+    measurements = contents.measurements
+    return ReportFacts(
+        name=name,
+        sweep=contents.sweep,
+        records=records,
+        selection=choose_winner(
+            records, measurements=measurements, allow_loss_difference=contents.sweep.allow_loss_difference
+        ),
+        search_launches=[each for each in measurements if each.phase in (Phase.SEARCH, Phase.RETRY)],
+        rounds=confirmations(measurements),
+        causes=failures_by_cause(records),
+        launches=len(measurements),
+        group_starts=len(contents.group_ends),
+        group_s=sum(_seconds_between(end.started_at, end.ended_at) for end in contents.group_ends),
+        stop_reason=str((contents.finished or {}).get("reason", "")),
+        sweep_file=sweep_file,
+    )
+
+
+def _seconds_between(began: str, ended: str) -> float:
+    return (datetime.fromisoformat(ended) - datetime.fromisoformat(began)).total_seconds()

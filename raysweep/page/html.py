@@ -1,0 +1,90 @@
+"""The report as one HTML file that needs nothing else: no network, no second file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from raysweep.page import charts, summary
+from raysweep.page.facts import ReportFacts
+from raysweep.page.gains import gains
+from raysweep.page.rows import HEADINGS, NUMERIC, table_rows
+from raysweep.page.speed_map import stage_maps
+from raysweep.serde import to_dict
+from raysweep.units import format_bytes
+
+
+def html_report(facts: ReportFacts) -> str:
+    """The page.
+
+    Every value is escaped by Jinja2, and the page's own policy lets no script run but the one that is in it, and
+    nothing be loaded.
+    """
+    environment = Environment(
+        loader=PackageLoader("raysweep.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html.j2").render(**_answer(facts), **_charts(facts), **_rest(facts))
+
+
+def _answer(facts: ReportFacts) -> dict[str, Any]:
+    winner = facts.winner
+    rate, interval = summary.rate_and_interval(facts)
+    memory, share = summary.memory(winner) if winner else ("", None)
+    return {
+        "facts": facts,
+        "winner": winner,
+        "rate": rate,
+        "interval": interval,
+        "memory": memory,
+        "share": share,
+        "gains": gains(facts),
+        "cost": summary.cost(facts),
+        "budget": format_bytes(facts.sweep.memory_budget_bytes),
+        "model": summary.model_name(facts.sweep.workload.model),
+        "conditions": summary.conditions(facts),
+    }
+
+
+def _charts(facts: ReportFacts) -> dict[str, Any]:
+    return {
+        "maps": stage_maps(facts),
+        "speed_against_memory": charts.speed_against_memory(facts),
+        "predicted_against_measured": charts.predicted_against_measured(facts),
+        "prediction_error": charts.prediction_error(facts),
+        "search_trace": charts.search_trace(facts),
+        "rounds": list(facts.rounds.values()),
+    }
+
+
+def _rest(facts: ReportFacts) -> dict[str, Any]:
+    rows = table_rows(facts)
+    # Line feeds around the script are part of what its hash is made of.
+    script = _static("report.js")
+    digest = base64.b64encode(hashlib.sha256(f"\n{script}".encode()).digest()).decode()
+    return {
+        "rows": rows,
+        "headings": HEADINGS,
+        "numeric": NUMERIC,
+        "statuses": sorted({row.status for row in rows}),
+        "causes": facts.causes,
+        "provenance": summary.provenance(facts),
+        "reproduce": summary.reproduce(facts),
+        "workload": json.dumps(to_dict(facts.sweep.workload), indent=2),
+        "css": Markup(_static("report.css")),
+        "js": Markup(script),
+        "script_sha256": digest,
+    }
+
+
+def _static(name: str) -> str:
+    return files("raysweep.page").joinpath("templates", name).read_text(encoding="utf-8")

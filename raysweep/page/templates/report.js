@@ -1,0 +1,47 @@
+"use strict";
+(() => {
+  const table = document.getElementById("all");
+  const body = table.tBodies[0];
+  const rows = Array.from(body.rows);
+  const count = document.getElementById("count");
+  const text = document.getElementById("filter-text");
+  const status = document.getElementById("filter-status");
+  const stage = document.getElementById("filter-stage");
+  const valueOf = (row, column) => {
+    const cell = row.cells[column];
+    return cell.classList.contains("n")
+      ? (cell.textContent === "" ? null : Number(cell.textContent))
+      : cell.textContent;
+  };
+  const sort = (head, column) => {
+    const ascending = head.getAttribute("aria-sort") !== "ascending";
+    for (const each of table.tHead.rows[0].cells) each.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
+    const keyed = rows.map((row) => [valueOf(row, column), row]);
+    keyed.sort(([a], [b]) => {
+      // What has no value stays at the end, whichever way it is sorted.
+      if (a === null || b === null) return (a === null) - (b === null);
+      const order = typeof a === "number" ? a - b : (a < b ? -1 : a > b ? 1 : 0);
+      return ascending ? order : -order;
+    });
+    body.append(...keyed.map(([, row]) => row));
+  };
+  const filter = () => {
+    const wanted = text.value.toLowerCase();
+    let shown = 0;
+    for (const row of rows) {
+      const fits = (!wanted || row.textContent.toLowerCase().includes(wanted))
+        && (!status.value || row.dataset.status === status.value)
+        && (!stage.value || row.cells[1].textContent === stage.value);
+      row.hidden = !fits;
+      shown += fits;
+    }
+    count.textContent = `${shown} of ${rows.length} candidates`;
+  };
+  Array.from(table.tHead.rows[0].cells).forEach((head, column) => {
+    head.querySelector("button").addEventListener("click", () => sort(head, column));
+  });
+  for (const each of [text, status, stage]) each.addEventListener("input", filter);
+  document.getElementById("filters").hidden = false;
+  filter();
+})();
