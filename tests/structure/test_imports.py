@@ -14,7 +14,7 @@ OUTSIDE = {
     "estimate": {"pydantic", "deepspeed", "torch"},
     "worker": {"torch", "deepspeed", "transformers", "peft"},
     "launch": {"ray", "psutil"},
-    "search": {"ray", "optuna"},
+    "search": {"ray", "optuna", "numpy", "scipy"},
     "results": {"pyarrow", "yaml"},
     "api": set(),
     "cli": {"typer", "rich"},
@@ -36,7 +36,7 @@ INSIDE = {
 DOORS = {
     "raysweep.cli.main": {f"raysweep.cli.{verb}" for verb in ("init", "plan", "run", "show", "export")},
     "raysweep.search.sweep_run": {"raysweep.launch.in_process"},
-    "raysweep.search.searchers": {"raysweep.search.optuna_searcher"},
+    "raysweep.search.searchers": {"raysweep.search.guided", "raysweep.search.optuna_searcher"},
     "raysweep.launch.worker_loop": {"raysweep.worker.loop", "raysweep.worker.process"},
     "raysweep.launch.train_ray": {
         "raysweep.launch.worker_loop",
