@@ -183,7 +183,7 @@ def _recommend(sweep: Sweep, rows: list[PlanRow], budget_bytes: int | None) -> R
 
 def _cost(sweep: Sweep, admitted: list[Candidate]) -> PlanCost:
     search = sweep.file.search
-    trials = len(admitted) if search.method == "grid" else min(len(admitted), search.trials or len(admitted))
+    trials = min(len(admitted), search.most_trials() or len(admitted))
     window = sweep.file.measure.window()
     mean_s = sum(predicted_seconds(c, sweep.workload, window) for c in admitted) / max(len(admitted), 1)
     rounds = CONFIRM_ROUNDS if search.confirm else 0

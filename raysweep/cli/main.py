@@ -180,7 +180,9 @@ def run(
     retry: Annotated[str | None, typer.Option(metavar="failed", help="With --resume: launch failures again.")] = None,
     results: Annotated[str | None, typer.Option(help="Results folder or URI, in place of the file's.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove what an earlier run left.")] = False,
-    searcher: Annotated[str | None, typer.Option(help="grid, random or optuna, in place of the file's.")] = None,
+    searcher: Annotated[
+        str | None, typer.Option(help="guided, grid, random or optuna, in place of the file's.")
+    ] = None,
     trials: Annotated[int | None, typer.Option(help="Launches at most, in place of the file's.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Length of the search, in place of the file's.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a large sweep.")] = False,

@@ -14,7 +14,7 @@ OUTSIDE = {
     "estimate": {"pydantic", "deepspeed", "torch"},
     "worker": {"torch", "deepspeed", "transformers", "peft"},
     "launch": {"ray", "psutil"},
-    "search": {"ray", "optuna"},
+    "search": {"ray", "optuna", "numpy", "scipy"},
     "results": {"pyarrow", "yaml"},
     "exports": {"jinja2", "yaml"},
     "page": {"jinja2", "markupsafe"},
@@ -42,7 +42,7 @@ DOORS = {
         f"raysweep.cli.{verb}" for verb in ("init", "plan", "tracing", "memory", "run", "show", "export", "report")
     },
     "raysweep.search.sweep_run": {"raysweep.launch.in_process"},
-    "raysweep.search.searchers": {"raysweep.search.optuna_searcher"},
+    "raysweep.search.searchers": {"raysweep.search.guided", "raysweep.search.optuna_searcher"},
     "raysweep.launch.worker_loop": {"raysweep.worker.loop", "raysweep.worker.process"},
     "raysweep.launch.train_ray": {
         "raysweep.launch.worker_loop",
