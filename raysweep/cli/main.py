@@ -1,4 +1,4 @@
-"""Knows the verbs, loads the one asked for, and turns an error into one message and an exit code."""
+"""Knows the verbs with their options, and loads the one that is asked for."""
 
 from __future__ import annotations
 
@@ -6,76 +6,22 @@ import signal
 from typing import Annotated, Any
 
 import typer
-import typer.core
 
 from raysweep import __version__
+from raysweep.cli.options import AsJson, ResultsArgument, SweepArgument, number, parse_size
 from raysweep.cli.terminal import tell_terminal
-from raysweep.errors import RaysweepError
+from raysweep.cli.verbs import EXIT_CODES, Verbs
 from raysweep.estimate.facts import with_facts
 from raysweep.sweep_file import load_sweep
-from raysweep.units import MIB, parse_bytes, whole_number
-
-INTERRUPTED = 130
-EXIT_CODES = """\
-Exit codes: 0 a winner was confirmed; 1 the results cannot be read or written; 2 wrong input; 3 nothing succeeded;
-4 something the sweep needs is not there; 5 a best was found but not confirmed; 130 interrupted.
-"""
-
-
-class _Verbs(typer.core.TyperGroup):
-    """Turns our errors into one message and an exit code; wrong options are typer's own business."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except RaysweepError as error:
-            typer.echo(f"raysweep: {error}", err=True)
-            raise typer.Exit(error.exit_code) from None
-        except BrokenPipeError:
-            raise  # the reader of a pipe has seen enough; click knows what to do
-        except OSError as error:  # a disk that is full, a folder that may not be read
-            where = f"{error.filename}: " if error.filename else ""
-            typer.echo(f"raysweep: {where}{error.strerror or error}", err=True)
-            raise typer.Exit(RaysweepError.exit_code) from None
-        except KeyboardInterrupt:
-            typer.echo("raysweep: interrupted", err=True)
-            raise typer.Exit(INTERRUPTED) from None
-
 
 app = typer.Typer(
-    cls=_Verbs,
+    cls=Verbs,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     epilog=EXIT_CODES,
 )
-
-
-def _bytes(text: str) -> int:
-    try:
-        size = parse_bytes(text)
-        if size < MIB:
-            raise ValueError(f"{text!r} is {size} bytes; give a unit, for example 80GiB")
-        return size
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-def _count(text: str) -> int:
-    try:
-        return whole_number(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}; write for example 7e9") from None
-
-
-def _number(text: str) -> Any:
-    return typer.Option(parser=_count, metavar="N", help=text)
-
-
-SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", help="The sweep file (YAML).")]
-ResultsArgument = Annotated[str, typer.Argument(metavar="RESULTS", help="A results folder or URI.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -94,15 +40,15 @@ def _root(
 @app.command()
 def plan(
     sweep: Annotated[str | None, typer.Argument(metavar="[SWEEP]", help="The sweep file (YAML).")] = None,
-    params: Annotated[int | None, _number("Parameters of the model, e.g. 7e9.")] = None,
-    devices: Annotated[int | None, _number("Devices that train together.")] = None,
-    layers: Annotated[int | None, _number("Transformer blocks; with --hidden and --seq-len for activations.")] = None,
-    hidden: Annotated[int | None, _number("Hidden size.")] = None,
-    seq_len: Annotated[int | None, _number("Sequence length.")] = None,
-    micro_batch: Annotated[int | None, _number("Samples of a device in one forward pass; 1 where not given.")] = None,
-    checkpoint_interval: Annotated[int | None, _number("Every which block is recomputed; 1 where not given.")] = None,
+    params: Annotated[int | None, number("Parameters of the model, e.g. 7e9.")] = None,
+    devices: Annotated[int | None, number("Devices that train together.")] = None,
+    layers: Annotated[int | None, number("Transformer blocks; with --hidden and --seq-len for activations.")] = None,
+    hidden: Annotated[int | None, number("Hidden size.")] = None,
+    seq_len: Annotated[int | None, number("Sequence length.")] = None,
+    micro_batch: Annotated[int | None, number("Samples of a device in one forward pass; 1 where not given.")] = None,
+    checkpoint_interval: Annotated[int | None, number("Every which block is recomputed; 1 where not given.")] = None,
     device_memory: Annotated[
-        int | None, typer.Option(parser=_bytes, metavar="SIZE", help="Of one device, e.g. 80GiB.")
+        int | None, typer.Option(parser=parse_size, metavar="SIZE", help="Of one device, e.g. 80GiB.")
     ] = None,
     trace: Annotated[
         bool, typer.Option("--trace", help="Trace candidates in the real engine, without memory: exact, takes minutes.")
