@@ -67,7 +67,7 @@ def driver_killed(folder: Path) -> str:
     """Nothing of the sweep lives on, and the next one tidies up."""
     path = write_sweep(folder, space=FOUR, search=GRID, measure=SLOW)
     process = start(path)
-    _at_work(folder)
+    _at_work(process, folder)
     under_way = {child.pid for child in descendants(process.pid)}
     kill(process.pid)
     process.wait(timeout=20)
@@ -102,9 +102,10 @@ def raylet_killed(folder: Path) -> str:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     try:
-        path = write_sweep(folder, space=FOUR, search=GRID, measure=SLOW, placement="STRICT_PACK")
+        workers = {"count": 2, "resources_per_worker": {"CPU": 0.5}, "placement": "STRICT_PACK"}
+        path = write_sweep(folder, space=FOUR, search=GRID, measure=SLOW, workers=workers)
         process = start(path, "--address", cluster.address)
-        log = _at_work(folder)
+        log = _at_work(process, folder)
         raylet = psutil.Process(int(log.stem.rpartition("-")[2])).parent()
         assert raylet is not None and "raylet" in raylet.name(), raylet
         raylet.kill()
@@ -150,7 +151,7 @@ def interrupted_with_data_loaders(folder: Path) -> str:
     model = {"kind": "factory", "factory": "loaders:make", "python_path": str(HERE)}
     data = {"kind": "synthetic"}
     process = start(write_sweep(folder, space=FOUR, search=GRID, measure=SLOW, model=model, data=data))
-    _at_work(folder, candidates=2)
+    _at_work(process, folder, candidates=2)
     under_way = {child.pid for child in descendants(process.pid)}
     loaders = {int(each.name) for each in folder.glob("loader-pids/*")} | _python_children(folder)
     began_s = time.monotonic()
@@ -172,7 +173,7 @@ def interrupted_with_data_loaders(folder: Path) -> str:
 def told_to_end(folder: Path) -> str:
     """SIGTERM, as a cluster's scheduler sends it."""
     process = start(write_sweep(folder, space=FOUR, search=GRID, measure=SLOW))
-    _at_work(folder)
+    _at_work(process, folder)
     under_way = {child.pid for child in descendants(process.pid)}
     kill(process.pid, signal.SIGTERM)
     exit_code = process.wait(timeout=60)
@@ -242,7 +243,7 @@ def memory_monitor(folder: Path) -> str:
 def _survives(folder: Path, harm: Callable[[Run], None], *, once_more: int = 1) -> str:
     """Harm a sweep while its first candidate is at work."""
     process = start(write_sweep(folder, space=FOUR, search=GRID, measure=SLOW))
-    _at_work(folder)
+    _at_work(process, folder)
     harm(process)
     return _after_loss(process, folder, once_more=once_more)
 
@@ -262,9 +263,10 @@ def _after_loss(process: Run, folder: Path, *, once_more: int) -> str:
     )
 
 
-def _at_work(folder: Path, *, candidates: int = 1) -> Path:
+def _at_work(process: Run, folder: Path, *, candidates: int = 1) -> Path:
     """Wait until a rank has begun so many candidates; its log."""
-    _wait(lambda: bool(worker_logs(folder, 0)), 200)
+    _wait(lambda: bool(worker_logs(folder, 0)) or process.poll() is not None, 300)
+    assert worker_logs(folder, 0), process.output()
     log = worker_logs(folder, 0)[-1]
     wait_for_line(log, "candidate ", count=candidates)
     time.sleep(1.0)
