@@ -14,7 +14,7 @@ from pathlib import Path
 
 from processes import orphaned_shm_bytes
 from run_ranks import Tally, run_rank_faults
-from sweep_faults import SWEEP_FAULTS
+from sweep_faults import SWEEP_FAULTS, SweepFault
 
 
 def main() -> None:
@@ -30,11 +30,19 @@ def main() -> None:
         if wanted in name:
             with tempfile.TemporaryDirectory() as folder:
                 began_s = time.monotonic()
-                tally.note(name, fault(Path(folder)), time.monotonic() - began_s)
+                tally.note(name, _wrong_in(fault, Path(folder)), time.monotonic() - began_s)
     tally.shm_bytes_left = orphaned_shm_bytes() - shm_before
     print(json.dumps({"benchmark": "chaos", **tally.as_dict()}))
     if tally.right != tally.injected:
         raise SystemExit(1)
+
+
+def _wrong_in(fault: SweepFault, folder: Path) -> str:
+    """What was wrong; a fault that could not be injected is not right either."""
+    try:
+        return fault(folder)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":
