@@ -199,11 +199,15 @@ def every_candidate_fails(folder: Path, **changes: Any) -> str:
 
 def no_group_can_start(folder: Path) -> str:
     """The sweep stops with the reason instead of looping."""
-    path = write_sweep(folder, space=FOUR, search=GRID, environment={"OMP_NUM_THREADS": 1, "DS_ACCELERATOR": "none"})
+    broken = folder / "broken/deepspeed"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
+    environment = {"OMP_NUM_THREADS": 1, "PYTHONPATH": str(broken.parent)}
+    path = write_sweep(folder, space=FOUR, search=GRID, environment=environment)
     exit_code, output = run(path, timeout_s=300)
     return _differs(
         ("exit code", 3, exit_code),
-        ("says why", True, "no worker group can start: rank" in output),
+        ("says why", True, "no worker group can start: rank 0: ImportError: libcudart" in output),
         ("traceback", False, "Traceback" in output),
         output=output,
     )

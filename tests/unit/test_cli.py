@@ -34,7 +34,7 @@ VERBS = ("init", "plan", "memory", "run", "show", "export")
 
 def _raysweep(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "raysweep.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=280, check=False)
 
 
 @pytest.fixture(scope="module")

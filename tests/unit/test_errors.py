@@ -19,6 +19,7 @@ DATA = {
     "OutOfMemory": {"phase": "backward", "peak_bytes": 3 * 2**30, "budget_bytes": 2**30, "rank": 1},
     "NoSteps": {"measured": 0, "wanted": 8},
     "NumericsError": {"message": "the loss is nan"},
+    "StorageError": {"path": "results/a/journal.jsonl", "reason": "No space left on device"},
     "CheckpointMismatch": {"expected": 4, "counted": 0, "interval": 1},
 }
 
