@@ -155,7 +155,7 @@ def ask_each(reapers: Iterable[Any], method: str) -> list[Any]:
     asked = [getattr(reaper, method).remote() for reaper in reapers]
     answers: list[Any] = []
     for each in asked:
-        with contextlib.suppress(ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+        with contextlib.suppress(ray.exceptions.RayError):
             answers += ray.get(each, timeout=CALL_TIMEOUT_S)
     return answers
 

@@ -299,7 +299,7 @@ def _raysweep() -> str:
 
 def _differs(*checks: tuple[str, object, object], output: str) -> str:
     wrong = [f"{what}: {found!r} in place of {right!r}" for what, right, found in checks if found != right]
-    return "; ".join([*wrong, output[-2000:]] if wrong else [])
+    return "; ".join([*wrong, output[-6000:]] if wrong else [])
 
 
 SWEEP_FAULTS: tuple[SweepFault, ...] = (
