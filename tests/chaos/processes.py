@@ -7,6 +7,8 @@ from pathlib import Path
 
 import psutil
 
+CGROUPS = Path("/sys/fs/cgroup")
+
 
 def actor_pids(kind: str, *, under: int) -> list[int]:
     """The processes of a kind of actor below a process, by the title that Ray gives them; another sweep has its own."""
@@ -16,6 +18,17 @@ def actor_pids(kind: str, *, under: int) -> list[int]:
             if " ".join(process.cmdline()).startswith(f"ray::{kind}"):
                 found.append(process.pid)
     return found
+
+
+def used_bytes() -> int:
+    """Memory in use as Ray's memory monitor counts it: in a container its own, less what the kernel may drop."""
+    for usage, kind in (("memory/memory.usage_in_bytes", "total_inactive_file"), ("memory.current", "inactive_file")):
+        path = CGROUPS / usage
+        if path.exists():
+            lines = dict(line.split() for line in (path.parent / "memory.stat").read_text().splitlines())
+            return int(path.read_text()) - int(lines[kind])
+    memory = psutil.virtual_memory()
+    return int(memory.total - memory.available)
 
 
 def orphaned_shm_bytes() -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from processes import actor_pids
+from processes import actor_pids, used_bytes
 from ray.cluster_utils import Cluster
 from sweeps import (
     Run,
@@ -226,8 +226,7 @@ def stale_build_lock(folder: Path) -> str:
 
 def memory_monitor(folder: Path) -> str:
     """Ray's memory monitor ends a worker that grows: out of the host's memory, not a crash."""
-    memory = psutil.virtual_memory()
-    threshold = (memory.total - memory.available + 4 * GIB) / memory.total
+    threshold = (used_bytes() + 3 * GIB) / psutil.virtual_memory().total
     one = {**FOUR, "zero_stage": [1], "micro_batch_size_per_gpu": [2]}
     path = write_sweep(
         folder, space=one, search=GRID, model=_faulty(kind="fill_memory", step=2), data={"kind": "synthetic"}
