@@ -47,6 +47,8 @@ class BrokerState:
         self.job: Job | None = None
         self.ended_groups: list[GroupEnd] = []
         self.ended_generations: set[str] = set()
+        self.told_to_leave: list[tuple[float, Mapping[str, Any]]] = []
+        """When a rank's group was ended, and the rank's facts."""
         self.start_failures = 0
         self.cannot_start = ""
         self.closing = ""
@@ -169,6 +171,7 @@ class BrokerState:
                 job.failures[0] = RankFailure(rank=0, type_names=(PROCESS_DIED,), message=reason)
             job.finished = True
         self.ended_generations.add(group.generation)
+        self.told_to_leave += [(self.clock(), facts) for facts in group.ranks.values()]
         self.ended_groups.append(
             GroupEnd(
                 group_id=group.generation,
@@ -190,8 +193,12 @@ class BrokerState:
     # --- asked by the driver and the reaper -------------------------------------------------------------------------
 
     def submit(self, request: Mapping[str, Any], *, deadline_s: float, group_key: Any) -> int:
-        """Queue a candidate; its sequence number. A group whose candidates had another key is ended first."""
-        assert self.job is None or self.job.finished, "one candidate at a time"
+        """Queue a candidate; its sequence number. A group whose candidates had another key is ended first.
+
+        So is one that is still at work: who waited for its candidate is gone.
+        """
+        if self.job is not None and not self.job.finished:
+            self.end_group("the trial that waited for its candidate is gone")
         if self.group is not None and self.group.handed_out and self.group.key != group_key:
             self.end_group("the next candidate cannot share its process")
         self._sequence += 1
@@ -252,15 +259,12 @@ class BrokerState:
         return self.clock() - job.handed_out_at - job.deadline_s
 
     def overdue_pids(self, node_id: str) -> list[int]:
-        """Processes on a node that are past deadline and grace, and have not answered."""
+        """Processes on a node that are past deadline and grace without an answer, or were told long ago to leave."""
+        overdue = [facts for ended_at, facts in self.told_to_leave if self.clock() - ended_at > REAPER_GRACE_S]
         job = self.job
-        if job is None or job.finished or self.seconds_past_deadline(job) < REAPER_GRACE_S:
-            return []
-        return [
-            int(facts["pid"])
-            for rank, facts in job.ranks.items()
-            if facts["node_id"] == node_id and rank not in job.reports
-        ]
+        if job is not None and not job.finished and self.seconds_past_deadline(job) >= REAPER_GRACE_S:
+            overdue += [facts for rank, facts in job.ranks.items() if rank not in job.reports]
+        return [int(facts["pid"]) for facts in overdue if facts["node_id"] == node_id]
 
 
 def _kind_of(failure: RankFailure) -> str:

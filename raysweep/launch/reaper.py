@@ -15,7 +15,7 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raysweep.launch.broker import NAMESPACE, find_broker
+from raysweep.launch.broker import NAMESPACE, call, find_broker
 from raysweep.launch.node_folder import NodeFolder, abandoned_folders
 from raysweep.worker.build_folder import build_folder, turn_to_build
 
@@ -75,7 +75,9 @@ class Reaper:
             time.sleep(LOOK_EVERY_S)
             # The broker comes up beside the reapers, and one that died is started again.
             with contextlib.suppress(ValueError, ray.exceptions.RayError):
-                end(ray.get(find_broker(self._sweep_id).overdue_pids.remote(self._node_id), timeout=CALL_TIMEOUT_S))
+                overdue = call(find_broker(self._sweep_id), "overdue_pids", self._node_id)
+                # A rank that left long ago is still named; its number may be another process's by now.
+                end(set(overdue) & set(marked(self._sweep_id)) if overdue else ())
 
     def close(self) -> list[int]:
         """End the workers and remove the sweep's folder; the processes still there after it."""

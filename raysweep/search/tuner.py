@@ -70,7 +70,8 @@ def run_trials(
                 storage_path=storage,
                 verbose=0,
                 callbacks=[listener],
-                failure_config=tune.FailureConfig(),
+                # A trial's process that is lost, e.g. to the node's memory monitor, hands its candidate in again.
+                failure_config=tune.FailureConfig(max_failures=2),
             ),
         )
         results = tuner.fit()

@@ -115,10 +115,16 @@ def test_a_group_keeps_its_candidates_apart_and_counts_them(stage: Stage) -> Non
     assert stage.state.ended_groups == []
 
 
-def test_one_candidate_at_a_time(stage: Stage) -> None:
-    stage.submits()
-    with pytest.raises(AssertionError, match="one candidate at a time"):
-        stage.submits()
+def test_a_candidate_that_nobody_waits_for_any_more_ends_with_its_group(stage: Stage) -> None:
+    abandoned = stage.works_on()
+    again = stage.submits()
+    assert again == abandoned + 1
+    assert stage.state.ended_groups[0].reason == "the trial that waited for its candidate is gone"
+    stage.delivers(abandoned)
+    assert stage.state.result(again) is None
+    assert stage.state.overdue_pids("id1") == []
+    stage.clock.now_s += REAPER_GRACE_S + 1
+    assert stage.state.overdue_pids("id1") == [101], "a rank that is still at work is ended by the reaper"
 
 
 def test_a_failure_of_one_rank_waits_for_the_others_and_then_ends_the_group(stage: Stage) -> None:
