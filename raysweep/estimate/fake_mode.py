@@ -18,6 +18,9 @@ aten = torch.ops.aten
 FILL_VALUES = {"zeros_like": 0, "ones_like": 1, "new_zeros": 0, "new_ones": 1}
 """Operators that need only the shape of a fake tensor, and the value that they fill with."""
 
+LITERALS = ("lift_fresh", "lift")
+"""Makes a tensor of `torch.tensor(...)`; one of floats may become a parameter, and so is fake."""
+
 RANDOM_INTEGERS = ("randint", "randperm")
 INDEXING = ("index", "index_put", "index_put_")
 
@@ -27,7 +30,7 @@ class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
 
     It lies over a `FakeTensorMode(allow_non_fake_inputs=True)`. Integer and bool tensors are born real, floats fake.
     What is made of real tensors alone is real, so that branches on it go the way of a real run, and shapes that depend
-    on it are right. A number that is read from a fake tensor is a stand-in: 1.0, 0 or False. It is noted with its place.
+    on it are right. A number that is read from a fake tensor is a stand-in: 1.0, 0 or False, noted with its place.
     """
 
     def __init__(self, *, rank: int, copies_reduce_scatter: bool) -> None:
@@ -60,7 +63,8 @@ class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         inputs = [*_tensors(args), *_tensors(kwargs.values())]
         name = _base_name(func)
-        if inputs and func.namespace == "aten" and all(_has_value(tensor) for tensor in inputs):
+        is_literal = name in LITERALS and inputs[0].is_floating_point()
+        if inputs and func.namespace == "aten" and not is_literal and all(_has_value(tensor) for tensor in inputs):
             with unset_fake_temporarily():
                 return func(*args, **kwargs)
         if name in INDEXING:

@@ -28,7 +28,11 @@ def test_integers_that_follow_from_integers_have_their_values(tracker: FakeEngin
 
 
 def test_floats_are_born_fake_and_real_where_integers_make_them(tracker: FakeEngineTracker) -> None:
-    made = [torch.randn(3, generator=torch.Generator()), torch.zeros(3), torch.arange(3).float() * torch.ones(3)]
+    made = [
+        torch.randn(3, generator=torch.Generator()),
+        torch.tensor([1.0, 2.0, 3.0]),
+        torch.arange(3).float() * torch.ones(3),
+    ]
     assert all(isinstance(tensor, FakeTensor) for tensor in made)
     assert [tensor.shape for tensor in made] == [(3,)] * 3
     assert (torch.arange(1, 4).float().log() > 1).long().tolist() == [0, 0, 1]
