@@ -74,7 +74,7 @@ def alone() -> Iterator[None]:
     transformers builds masks, and takes another path of grouped-query attention, where it finds fake tensors.
     """
     with mock.patch.object(nn.Module, "_apply", _apply_in_place):
-        patches = [
+        patches: list[Any] = [
             mock.patch.object(module, INTEGER_CHECK, _no_check)
             for name, module in list(sys.modules.items())
             if name.startswith("deepspeed.") and INTEGER_CHECK in vars(module)
