@@ -1,4 +1,4 @@
-"""Runs operators without their numbers: floats are fake, integers are real, and live bytes are counted as ever."""
+"""Runs operators without their numbers: weights are fake, what follows from integers is real, bytes are counted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.utils._pytree import tree_map_only
 
 from raysweep.estimate.fake_places import kind_of_birth, place_of_call
 from raysweep.trace import Collective, StandIn
@@ -19,6 +18,9 @@ aten = torch.ops.aten
 FILL_VALUES = {"zeros_like": 0, "ones_like": 1, "new_zeros": 0, "new_ones": 1}
 """Operators that need only the shape of a fake tensor, and the value that they fill with."""
 
+LITERALS = ("lift_fresh", "lift")
+"""Makes a tensor of `torch.tensor(...)`; one of floats may become a parameter, and so is fake."""
+
 RANDOM_INTEGERS = ("randint", "randperm")
 INDEXING = ("index", "index_put", "index_put_")
 
@@ -26,9 +28,9 @@ INDEXING = ("index", "index_put", "index_put_")
 class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
     """Live bytes by kind, collectives and stand-in scalars of a step that is not computed.
 
-    It lies over a `FakeTensorMode(allow_non_fake_inputs=True)`. Integer and bool tensors whose values follow from
-    integers alone stay real, so that branches on them go the way of a real run, and shapes that depend on them are
-    right. A number that is read from a fake tensor is a stand-in: 1.0, 0 or False. It is noted with its place.
+    It lies over a `FakeTensorMode(allow_non_fake_inputs=True)`. Integer and bool tensors are born real, floats fake.
+    What is made of real tensors alone is real, so that branches on it go the way of a real run, and shapes that depend
+    on it are right. A number that is read from a fake tensor is a stand-in: 1.0, 0 or False, noted with its place.
     """
 
     def __init__(self, *, rank: int, copies_reduce_scatter: bool) -> None:
@@ -61,14 +63,14 @@ class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         inputs = [*_tensors(args), *_tensors(kwargs.values())]
         name = _base_name(func)
-        if inputs and func.namespace == "aten" and all(_has_value(tensor) for tensor in inputs):
+        is_literal = name in LITERALS and inputs[0].is_floating_point()
+        if inputs and func.namespace == "aten" and not is_literal and all(_has_value(tensor) for tensor in inputs):
             with unset_fake_temporarily():
-                result = func(*args, **kwargs)
-            return tree_map_only(torch.Tensor, _fake_if_float, result)
+                return func(*args, **kwargs)
         if name in INDEXING:
             args = _without_masks(args)
         if func._schema.is_mutable and inputs and _has_value(inputs[0]) and func.namespace == "aten":
-            self._note(str(func), "an integer tensor keeps its former values")
+            self._note(str(func), "a real tensor keeps its former values")
         # A generator belongs to a device on which no fake tensor is.
         kept = {**kwargs, "generator": None} if "generator" in kwargs else kwargs
         if not inputs and (name in RANDOM_INTEGERS or _is_exact(kwargs.get("dtype") or torch.float32)):
@@ -186,14 +188,7 @@ def _is_exact(dtype: torch.dtype) -> bool:
 
 
 def _has_value(tensor: torch.Tensor) -> bool:
-    return not isinstance(tensor, FakeTensor) and _is_exact(tensor.dtype) and tensor.device.type != "meta"
-
-
-def _fake_if_float(tensor: torch.Tensor) -> torch.Tensor:
-    if _is_exact(tensor.dtype):
-        return tensor
-    # Inside the fake mode: it gives back a fake one.
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return not isinstance(tensor, FakeTensor) and tensor.device.type != "meta"
 
 
 def _without_masks(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -30,8 +30,8 @@ KIND_BY_PHASE = {
 }
 """The kind of what is made elsewhere, by the phase in which it is made."""
 
-INDIFFERENT = ("/deepspeed/", "/raysweep/worker/", "/raysweep/estimate/")
-"""Parts of the paths of code that asks for step numbers, norms, overflow flags and losses, which change no shape."""
+INDIFFERENT = ("/deepspeed/", "/raysweep/worker/", "/raysweep/estimate/", "/transformers/initialization.py")
+"""Parts of the paths of code that asks for step numbers, norms, overflow flags, losses and first weights: no shapes."""
 
 
 def kind_of_birth(phase: str) -> str:

@@ -8,6 +8,7 @@ import json
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import time
 import traceback
@@ -28,8 +29,9 @@ from torch._subclasses.fake_tensor import (
 
 from raysweep.errors import RaysweepError
 from raysweep.estimate.fake_engine import trace_rank, weigh_rank
-from raysweep.serde import from_dict, to_dict
+from raysweep.serde import canonical_json, from_dict, to_dict
 from raysweep.trace import RankTrace, TraceJob
+from raysweep.worker.model import open_model
 
 LOADED_BY_FIRST_ENGINE = ("deepspeed.runtime.zero.muon.muon_optimizer",)
 """What DeepSpeed imports when it builds its first engine (torch's compiler, seconds), loaded once before the forks."""
@@ -90,6 +92,7 @@ def _answer(each: _Running, rank: int, timeout_s: float) -> RankTrace:
 
 
 def _trace(job: TraceJob, answer: Connection, store: str | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         trace = trace_rank(job) if store is None else weigh_rank(job, store=store)
     except Exception as error:
@@ -119,6 +122,15 @@ def _is_of_user_code(error: Exception) -> bool:
     )
 
 
+def _load_transformers(jobs: Sequence[TraceJob]) -> None:
+    """Import once what transformers needs for the jobs' models; what is wrong with them each trace says itself."""
+    sections = {canonical_json(job.request.workload.model): job.request.workload.model for job in jobs}
+    for section in sections.values():
+        if section["kind"] == "hf":
+            with suppress(Exception):
+                open_model(section)
+
+
 def main() -> None:
     """Answer each line of standard input with a line for each trace, and an empty one behind the last.
 
@@ -127,6 +139,8 @@ def main() -> None:
     """
     # Whatever prints goes to standard error: standard output is for answers.
     answers = os.fdopen(os.dup(1), "w")
+    # A clean exit ends the forks, which SIGTERM by itself would leave behind.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     os.dup2(2, 1)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -140,6 +154,7 @@ def main() -> None:
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
         jobs = [from_dict(TraceJob, job) for job in asked.pop("jobs")]
+        _load_transformers(jobs)
         for index, trace in trace_all(jobs, **asked):
             print(json.dumps({"index": index, "trace": to_dict(trace)}), file=answers, flush=True)
         print(file=answers, flush=True)

@@ -27,10 +27,21 @@ def test_integers_that_follow_from_integers_have_their_values(tracker: FakeEngin
     assert tracker.stand_ins() == ()
 
 
-def test_floats_are_fake_also_where_integers_make_them(tracker: FakeEngineTracker) -> None:
-    made = [torch.randn(3, generator=torch.Generator()), torch.arange(3).float(), torch.zeros(3)]
+def test_floats_are_born_fake_and_real_where_integers_make_them(tracker: FakeEngineTracker) -> None:
+    made = [
+        torch.randn(3, generator=torch.Generator()),
+        torch.tensor([1.0, 2.0, 3.0]),
+        torch.arange(3).float() * torch.ones(3),
+    ]
     assert all(isinstance(tensor, FakeTensor) for tensor in made)
     assert [tensor.shape for tensor in made] == [(3,)] * 3
+    assert (torch.arange(1, 4).float().log() > 1).long().tolist() == [0, 0, 1]
+
+
+def test_a_number_written_over_a_real_tensor_is_noted(tracker: FakeEngineTracker) -> None:
+    counts = torch.zeros(3, dtype=torch.long)
+    counts.add_((torch.randn(3) > 0).long())
+    assert [each.operator for each in tracker.stand_ins()] == ["aten.add_.Tensor"]
 
 
 def test_a_mask_with_values_gives_the_shape_of_a_real_run(tracker: FakeEngineTracker) -> None:
