@@ -9,11 +9,11 @@ import typer
 import typer.core
 
 from raysweep import __version__
+from raysweep.cli.options import number_option, read_size
 from raysweep.cli.terminal import tell_terminal
 from raysweep.errors import RaysweepError
 from raysweep.estimate.facts import with_facts
 from raysweep.sweep_file import load_sweep
-from raysweep.units import MIB, parse_bytes, whole_number
 
 INTERRUPTED = 130
 EXIT_CODES = """\
@@ -52,27 +52,6 @@ app = typer.Typer(
 )
 
 
-def _bytes(text: str) -> int:
-    try:
-        size = parse_bytes(text)
-        if size < MIB:
-            raise ValueError(f"{text!r} is {size} bytes; give a unit, for example 80GiB")
-        return size
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-def _count(text: str) -> int:
-    try:
-        return whole_number(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}; write for example 7e9") from None
-
-
-def _number(text: str) -> Any:
-    return typer.Option(parser=_count, metavar="N", help=text)
-
-
 SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", help="The sweep file (YAML).")]
 ResultsArgument = Annotated[str, typer.Argument(metavar="RESULTS", help="A results folder or URI.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -94,15 +73,21 @@ def _root(
 @app.command()
 def plan(
     sweep: Annotated[str | None, typer.Argument(metavar="[SWEEP]", help="The sweep file (YAML).")] = None,
-    params: Annotated[int | None, _number("Parameters of the model, e.g. 7e9.")] = None,
-    devices: Annotated[int | None, _number("Devices that train together.")] = None,
-    layers: Annotated[int | None, _number("Transformer blocks; with --hidden and --seq-len for activations.")] = None,
-    hidden: Annotated[int | None, _number("Hidden size.")] = None,
-    seq_len: Annotated[int | None, _number("Sequence length.")] = None,
-    micro_batch: Annotated[int | None, _number("Samples of a device in one forward pass; 1 where not given.")] = None,
-    checkpoint_interval: Annotated[int | None, _number("Every which block is recomputed; 1 where not given.")] = None,
+    params: Annotated[int | None, number_option("Parameters of the model, e.g. 7e9.")] = None,
+    devices: Annotated[int | None, number_option("Devices that train together.")] = None,
+    layers: Annotated[
+        int | None, number_option("Transformer blocks; with --hidden and --seq-len for activations.")
+    ] = None,
+    hidden: Annotated[int | None, number_option("Hidden size.")] = None,
+    seq_len: Annotated[int | None, number_option("Sequence length.")] = None,
+    micro_batch: Annotated[
+        int | None, number_option("Samples of a device in one forward pass; 1 where not given.")
+    ] = None,
+    checkpoint_interval: Annotated[
+        int | None, number_option("Every which block is recomputed; 1 where not given.")
+    ] = None,
     device_memory: Annotated[
-        int | None, typer.Option(parser=_bytes, metavar="SIZE", help="Of one device, e.g. 80GiB.")
+        int | None, typer.Option(parser=read_size, metavar="SIZE", help="Of one device, e.g. 80GiB.")
     ] = None,
     json: AsJson = False,
 ) -> None:
@@ -272,6 +257,22 @@ def report(
     if markdown and csv:
         raise typer.BadParameter("gives one file: Markdown or CSV", param_hint="--markdown --csv")
     verb.report(results, form="md" if markdown else "csv" if csv else "html", output=output)
+
+
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help="A results folder or URI.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+) -> None:
+    """Print what moved between two sweeps beyond the noise: rates, peaks, how candidates ended, and the winners.
+
+    \b
+    Example:
+        raysweep compare results/before results/after
+    """
+    from raysweep.cli import compare as verb
+
+    verb.compare_sweeps(first, second)
 
 
 def main(arguments: list[str] | None = None) -> None:

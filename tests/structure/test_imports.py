@@ -38,7 +38,9 @@ INSIDE = {
 """Folder of the package -> the other folders that it may import; empty is the top level."""
 
 DOORS = {
-    "raysweep.cli.main": {f"raysweep.cli.{verb}" for verb in ("init", "plan", "run", "show", "export", "report")},
+    "raysweep.cli.main": {
+        f"raysweep.cli.{verb}" for verb in ("init", "plan", "run", "show", "export", "report", "compare")
+    },
     "raysweep.search.sweep_run": {"raysweep.launch.in_process"},
     "raysweep.search.searchers": {"raysweep.search.optuna_searcher"},
     "raysweep.launch.worker_loop": {"raysweep.worker.loop", "raysweep.worker.process"},
