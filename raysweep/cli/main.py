@@ -268,7 +268,7 @@ def compare(
 
     \b
     Example:
-        raysweep compare results/before results/after
+        raysweep compare results/quickstart results/quickstart
     """
     from raysweep.cli import compare as verb
 
