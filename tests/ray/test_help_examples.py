@@ -21,7 +21,7 @@ def _raysweep(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]
 
 def _examples(verb: str) -> list[list[str]]:
     lines = _raysweep(verb, "--help", folder=Path.cwd()).stdout.splitlines()
-    return [line.split()[1:] for line in lines if line.startswith("  raysweep ")]
+    return [line.split()[1:] for line in lines if line.strip().startswith("raysweep ")]
 
 
 @pytest.mark.timeout(600)
