@@ -13,6 +13,9 @@ CONFIRM_ROUNDS = 3
 CONFIRM_WINDOW_FACTOR = 2
 """How much longer than in the search a finalist is measured: what fails late, or slows down, has to show."""
 
+GUIDED_TRIALS = 12
+"""Most candidates that a guided search launches where the file sets no limit; its model ends most searches before."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchBudget:

@@ -31,6 +31,9 @@ alone, whatever the model.
 """
 
 
+CLOSED_FORM = "closed form"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:
     """Predicted bytes a worker, by phase of a steady optimizer step and by term."""
@@ -42,6 +45,8 @@ class MemoryEstimate:
     band: float
     """The true peak is expected within peak_bytes x (1 +- band)."""
     device: str
+    source: str = CLOSED_FORM
+    """How it was found: closed form, trace, or trace of other micro-batches."""
 
     @property
     def lower_bound_bytes(self) -> int:

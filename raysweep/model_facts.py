@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from raysweep.workload import ModelShape
+from raysweep.errors import ConfigError
+from raysweep.text_files import BYTE_VALUES
+from raysweep.workload import ModelShape, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,8 @@ class ModelFacts:
     """None where it does not tell the activations: unequal blocks, blocks without a gradient, batches of its own."""
     vocab_size: int | None = None
     """Logits of a token; None where the head gives no logits a token."""
+    positions: int | None = None
+    """Longest sequence that its config allows (max_position_embeddings); None where the config has no limit."""
     tokens_per_sample: int | None = None
     """Where the model and not the sweep file decides it, as with images."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -70,6 +74,28 @@ def shape_of(facts: ModelFacts) -> ModelShape:
         trainable_parameters=None if facts.trainable_parameters == facts.parameters else facts.trainable_parameters,
         tokens_per_sample=facts.tokens_per_sample,
     )
+
+
+def check_text(workload: Workload, *, positions: int | None, vocab_size: int | None) -> None:
+    """Refuse a text model that has no room for the sweep's samples; None is no limit.
+
+    Raises:
+        ConfigError: when positions or vocabulary are too few.
+    """
+    if positions is not None and workload.sequence_length > positions:
+        raise ConfigError(
+            key="sequence_length",
+            value=workload.sequence_length,
+            rule=f"the model has {positions} positions (max_position_embeddings)",
+            nearest=str(positions),
+        )
+    if workload.data["kind"] == "text" and vocab_size is not None and vocab_size < BYTE_VALUES:
+        raise ConfigError(
+            key="model.vocab_size",
+            value=vocab_size,
+            rule=f"text data has {BYTE_VALUES} byte values, so the model's vocab_size must be at least as large",
+            nearest=str(BYTE_VALUES),
+        )
 
 
 def describe(facts: ModelFacts) -> str:

@@ -59,13 +59,20 @@ class SweepPlan:
         return [row.candidate for row in self.rows if row.status is None]
 
 
-def make_plan(sweep: Sweep, *, device_memory_bytes: int | None = None, unsupported_precision: str = "") -> SweepPlan:
+def make_plan(
+    sweep: Sweep,
+    *,
+    device_memory_bytes: int | None = None,
+    unsupported_precision: str = "",
+    traced: Mapping[str, MemoryEstimate] | None = None,
+) -> SweepPlan:
     """Plan a sweep without touching a device.
 
     Args:
         sweep: the sweep file, read.
         device_memory_bytes: a device's memory, for a budget of `auto`.
         unsupported_precision: why the precision does not run on the devices; every candidate is skipped for it.
+        traced: candidate_id -> memory by a fake engine trace, which stands in place of the closed form.
 
     Raises:
         ConfigError: when the budget is below the smallest candidate, or the text too small for any of them.
@@ -81,19 +88,19 @@ def make_plan(sweep: Sweep, *, device_memory_bytes: int | None = None, unsupport
     for candidate, legal in sweep.space.candidates(
         global_batch_size=workload.global_batch_size, world_size=workload.world_size
     ):
-        if workload.shape is None:
-            rows.append(limits.row(candidate, legal=legal))
-            continue
         settings = ZeroSettings.from_ds_config(render(candidate, workload=workload, base=sweep.base_ds_config))
-        estimate = estimate_memory(candidate, workload, settings)
-        estimates[candidate.candidate_id] = estimate
+        estimate = (traced or {}).get(candidate.candidate_id)
+        if estimate is None and workload.shape is not None:
+            estimate = estimate_memory(candidate, workload, settings)
+        if estimate is not None:
+            estimates[candidate.candidate_id] = estimate
         sent_bytes = sent_bytes_per_step(candidate, workload, settings)
         rows.append(limits.row(candidate, legal=legal, estimate=estimate, sent_bytes=sent_bytes))
     limits.check_something_fits(rows, estimates)
     notes = list(sweep.notes)
     if budget_bytes is None:
         notes.append("memory_budget is auto: devices are not known yet, so nothing is pruned (give --device-memory)")
-    if workload.shape is None:
+    if workload.shape is None and not estimates:
         notes.append("parameters unknown: install torch or give --params; nothing is pruned")
     return SweepPlan(
         rows=tuple(rows),
@@ -176,7 +183,7 @@ def _recommend(sweep: Sweep, rows: list[PlanRow], budget_bytes: int | None) -> R
 
 def _cost(sweep: Sweep, admitted: list[Candidate]) -> PlanCost:
     search = sweep.file.search
-    trials = len(admitted) if search.method == "grid" else min(len(admitted), search.trials or len(admitted))
+    trials = min(len(admitted), search.most_trials() or len(admitted))
     window = sweep.file.measure.window()
     mean_s = sum(predicted_seconds(c, sweep.workload, window) for c in admitted) / max(len(admitted), 1)
     rounds = CONFIRM_ROUNDS if search.confirm else 0

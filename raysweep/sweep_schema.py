@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from raysweep.budget import MeasurementWindow, SearchBudget
+from raysweep.budget import GUIDED_TRIALS, MeasurementWindow, SearchBudget
 from raysweep.candidate import ZERO_STAGES
 from raysweep.ds_config import FILLED_KEYS
 from raysweep.model_schema import AnyModel, GptModel
@@ -76,14 +76,20 @@ class SpaceSection(Section):
 class SearchSection(Section):
     """How candidates are chosen, and the most that may be spent."""
 
-    method: Literal["grid", "random", "optuna"] = "random"
-    """grid: every admitted candidate. random: a seeded sample. optuna: TPE, with memory as its constraint."""
+    method: Literal["guided", "grid", "random", "optuna"] = "random"
+    """guided: by a model of the step time. grid: every admitted candidate. random: a seeded sample. optuna: TPE."""
     seed: int = 0
     trials: Positive | None = None
     seconds: Annotated[float, Field(gt=0)] | None = None
     worker_hours: Annotated[float, Field(gt=0)] | None = None
     confirm: bool = True
     """Measure the finalists in three fresh groups before one of them is called best."""
+
+    def most_trials(self) -> int | None:
+        """Most candidates to launch; None for no limit. The grid has none."""
+        if self.method == "grid":
+            return None
+        return GUIDED_TRIALS if self.method == "guided" and self.trials is None else self.trials
 
     def budget(self) -> SearchBudget:
         """The limits as our noun."""

@@ -12,6 +12,8 @@ TEXT_LIMIT_BYTES = 8 * 1024**2
 """Most text that is read: enough for any measured window, and small beside a model."""
 
 STANDARD_LIBRARY = "stdlib"
+BYTE_VALUES = 256
+"""Tokens of a text: its bytes."""
 
 
 def text_files(path: str) -> list[Path]:

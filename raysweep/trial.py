@@ -120,6 +120,8 @@ class Measurement:
     started_at: str = ""
     """UTC, ISO 8601."""
     wall_s: float = 0.0
+    waited_s: float = 0.0
+    """The part of `wall_s` before all ranks of a group were there to take the candidate."""
     worker_pids: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     log_paths: tuple[str, ...] = ()

@@ -9,7 +9,10 @@ from typing import Any
 
 import typer
 
+from raysweep.cli.terminal import tell_terminal
 from raysweep.errors import ConfigError
+from raysweep.estimate.facts import with_facts
+from raysweep.sweep_file import load_sweep
 from raysweep.sweep_template import Answers, sweep_text
 
 QUESTIONS: dict[str, tuple[str, Any]] = {
@@ -19,13 +22,16 @@ QUESTIONS: dict[str, tuple[str, Any]] = {
     "sequence_length": ("Sequence length", 128),
 }
 """Answer -> question and what is taken without an answer."""
+OPTIONS = {"model": "model", "workers": "workers", "global_batch_size": "batch", "sequence_length": "seq-len"}
+"""Answer -> the option that gives it."""
 
 
 def init(output: str, *, device: str | None, **given: Any) -> None:
     """Write the file.
 
     Raises:
-        ConfigError: when it is there already or cannot be written, or the workers cannot share the batch.
+        ConfigError: when it is there already or cannot be written, when the workers cannot share the batch, or the
+            model cannot be built.
     """
     path = Path(output)
     if path.exists():
@@ -40,12 +46,20 @@ def init(output: str, *, device: str | None, **given: Any) -> None:
         path.write_text(text)
     except OSError as error:
         raise ConfigError(key="output", value=output, rule=f"cannot be written: {error.strerror}") from None
+    try:
+        with_facts(load_sweep(path), note=tell_terminal)
+    except ConfigError:
+        path.unlink()  # a file that cannot be planned is no first file
+        raise
     typer.echo(f"wrote {output}; next: raysweep plan {output}, raysweep run {output}")
 
 
 def _ask(name: str) -> Any:
     question, default = QUESTIONS[name]
-    return typer.prompt(question, default=default, err=True) if sys.stdin.isatty() else default
+    if sys.stdin.isatty():
+        return typer.prompt(question, default=default, err=True)
+    typer.echo(f"--{OPTIONS[name]} was not given: {default} is taken", err=True)
+    return default
 
 
 def _device_here() -> str:

@@ -1,4 +1,4 @@
-"""Knows the verbs, loads the one asked for, and turns an error into one message and an exit code."""
+"""Knows the verbs with their options, and loads the one that is asked for."""
 
 from __future__ import annotations
 
@@ -6,55 +6,22 @@ import signal
 from typing import Annotated, Any
 
 import typer
-import typer.core
 
 from raysweep import __version__
-from raysweep.cli.options import number_option, read_size
+from raysweep.cli.options import AsJson, ResultsArgument, SweepArgument, number, parse_size
 from raysweep.cli.terminal import tell_terminal
-from raysweep.errors import RaysweepError
+from raysweep.cli.verbs import EXIT_CODES, Verbs
 from raysweep.estimate.facts import with_facts
 from raysweep.sweep_file import load_sweep
 
-INTERRUPTED = 130
-EXIT_CODES = """\
-Exit codes: 0 a winner was confirmed; 1 the results cannot be read or written; 2 wrong input; 3 nothing succeeded;
-4 something the sweep needs is not there; 5 a best was found but not confirmed; 130 interrupted.
-"""
-
-
-class _Verbs(typer.core.TyperGroup):
-    """Turns our errors into one message and an exit code; wrong options are typer's own business."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except RaysweepError as error:
-            typer.echo(f"raysweep: {error}", err=True)
-            raise typer.Exit(error.exit_code) from None
-        except BrokenPipeError:
-            raise  # the reader of a pipe has seen enough; click knows what to do
-        except OSError as error:  # a disk that is full, a folder that may not be read
-            where = f"{error.filename}: " if error.filename else ""
-            typer.echo(f"raysweep: {where}{error.strerror or error}", err=True)
-            raise typer.Exit(RaysweepError.exit_code) from None
-        except KeyboardInterrupt:
-            typer.echo("raysweep: interrupted", err=True)
-            raise typer.Exit(INTERRUPTED) from None
-
-
 app = typer.Typer(
-    cls=_Verbs,
+    cls=Verbs,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     epilog=EXIT_CODES,
 )
-
-
-SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", help="The sweep file (YAML).")]
-ResultsArgument = Annotated[str, typer.Argument(metavar="RESULTS", help="A results folder or URI.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -73,22 +40,19 @@ def _root(
 @app.command()
 def plan(
     sweep: Annotated[str | None, typer.Argument(metavar="[SWEEP]", help="The sweep file (YAML).")] = None,
-    params: Annotated[int | None, number_option("Parameters of the model, e.g. 7e9.")] = None,
-    devices: Annotated[int | None, number_option("Devices that train together.")] = None,
-    layers: Annotated[
-        int | None, number_option("Transformer blocks; with --hidden and --seq-len for activations.")
-    ] = None,
-    hidden: Annotated[int | None, number_option("Hidden size.")] = None,
-    seq_len: Annotated[int | None, number_option("Sequence length.")] = None,
-    micro_batch: Annotated[
-        int | None, number_option("Samples of a device in one forward pass; 1 where not given.")
-    ] = None,
-    checkpoint_interval: Annotated[
-        int | None, number_option("Every which block is recomputed; 1 where not given.")
-    ] = None,
+    params: Annotated[int | None, number("Parameters of the model, e.g. 7e9.")] = None,
+    devices: Annotated[int | None, number("Devices that train together.")] = None,
+    layers: Annotated[int | None, number("Transformer blocks; with --hidden and --seq-len for activations.")] = None,
+    hidden: Annotated[int | None, number("Hidden size.")] = None,
+    seq_len: Annotated[int | None, number("Sequence length.")] = None,
+    micro_batch: Annotated[int | None, number("Samples of a device in one forward pass; 1 where not given.")] = None,
+    checkpoint_interval: Annotated[int | None, number("Every which block is recomputed; 1 where not given.")] = None,
     device_memory: Annotated[
-        int | None, typer.Option(parser=read_size, metavar="SIZE", help="Of one device, e.g. 80GiB.")
+        int | None, typer.Option(parser=parse_size, metavar="SIZE", help="Of one device, e.g. 80GiB.")
     ] = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Trace candidates in the real engine, without memory: exact, takes minutes.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Say what fits, what does not and why, before anything runs: no cluster, no GPU.
@@ -99,6 +63,7 @@ def plan(
     \b
     Examples:
         raysweep plan search_spaces/quickstart.yaml
+        raysweep plan search_spaces/quickstart_grid.yaml --trace
         raysweep plan --params 7e9 --devices 8 --layers 32 --hidden 4096 --seq-len 4096 --micro-batch 1
     """
     from raysweep.cli import plan as verb
@@ -110,8 +75,13 @@ def plan(
                 raise typer.BadParameter(
                     "goes without a sweep file, which describes the model itself", param_hint=option
                 )
-        verb.plan_file(sweep, device_memory_bytes=device_memory, as_json=json)
+        if trace:
+            from raysweep.cli import tracing
+        tracer = tracing.trace_with_bar if trace else None
+        verb.plan_file(sweep, device_memory_bytes=device_memory, as_json=json, tracer=tracer)
         return
+    if trace:
+        raise typer.BadParameter("needs a sweep file", param_hint="--trace")
     if params is not None and devices is None:
         raise typer.BadParameter("is needed with --params", param_hint="--devices")
     if params is None or devices is None:
@@ -130,6 +100,23 @@ def plan(
 
 
 @app.command()
+def memory(
+    sweep: SweepArgument,
+    candidate: Annotated[str, typer.Option(metavar="ID", help="As `raysweep plan` names it, e.g. s2-k1-b4-g2.")],
+    json: AsJson = False,
+) -> None:
+    """Explain the memory of one candidate, phase by phase, by a fake engine trace of each rank.
+
+    \b
+    Example:
+        raysweep memory search_spaces/quickstart.yaml --candidate s2-k1-b4-g2
+    """
+    from raysweep.cli import memory as verb
+
+    verb.explain(sweep, candidate_id=candidate, as_json=json)
+
+
+@app.command()
 def run(
     sweep: SweepArgument,
     address: Annotated[
@@ -139,7 +126,9 @@ def run(
     retry: Annotated[str | None, typer.Option(metavar="failed", help="With --resume: launch failures again.")] = None,
     results: Annotated[str | None, typer.Option(help="Results folder or URI, in place of the file's.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove what an earlier run left.")] = False,
-    searcher: Annotated[str | None, typer.Option(help="grid, random or optuna, in place of the file's.")] = None,
+    searcher: Annotated[
+        str | None, typer.Option(help="guided, grid, random or optuna, in place of the file's.")
+    ] = None,
     trials: Annotated[int | None, typer.Option(help="Launches at most, in place of the file's.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Length of the search, in place of the file's.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a large sweep.")] = False,

@@ -1,34 +1,34 @@
-"""Options whose values are sizes and counts, as people write them."""
+"""The arguments and options that several verbs share, and how their values are read."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from raysweep.units import MIB, parse_bytes, whole_number
 
 
-def read_size(text: str) -> int:
-    """Bytes from `80GiB`; less than 1 MiB is a forgotten unit.
+def parse_size(text: str) -> int:
+    """Bytes of `80GiB`.
 
     Raises:
-        typer.BadParameter: when the text is no such size.
+        typer.BadParameter: when it is no size, or none of a device.
     """
     try:
-        size_bytes = parse_bytes(text)
-        if size_bytes < MIB:
-            raise ValueError(f"{text!r} is {size_bytes} bytes; give a unit, for example 80GiB")
-        return size_bytes
+        size = parse_bytes(text)
+        if size < MIB:
+            raise ValueError(f"{text!r} is {size} bytes; give a unit, for example 80GiB")
+        return size
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
 
-def read_count(text: str) -> int:
-    """A whole number from `7e9`.
+def parse_count(text: str) -> int:
+    """A whole number, also of `7e9`.
 
     Raises:
-        typer.BadParameter: when the text is none.
+        typer.BadParameter: when it is none.
     """
     try:
         return whole_number(text)
@@ -36,6 +36,11 @@ def read_count(text: str) -> int:
         raise typer.BadParameter(f"{error}; write for example 7e9") from None
 
 
-def number_option(text: str) -> Any:
-    """An option that takes a count; `text` is its help."""
-    return typer.Option(parser=read_count, metavar="N", help=text)
+def number(text: str) -> Any:
+    """An option that takes a whole number, with its help."""
+    return typer.Option(parser=parse_count, metavar="N", help=text)
+
+
+SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", help="The sweep file (YAML).")]
+ResultsArgument = Annotated[str, typer.Argument(metavar="RESULTS", help="A results folder or URI.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]

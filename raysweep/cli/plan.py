@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import typer
 
+from raysweep.candidate import Candidate
 from raysweep.cli.terminal import tell_terminal
 from raysweep.estimate.facts import with_facts
+from raysweep.estimate.tracing import Traces, legal_candidates
 from raysweep.memory import MemoryEstimate
 from raysweep.plan import ASSUMED_FLOP_PER_S, SweepPlan, make_plan
 from raysweep.serde import to_dict
@@ -16,6 +20,9 @@ from raysweep.sketch import SketchInput, render_sketch, sketch_plan
 from raysweep.sweep_file import Sweep, load_sweep
 from raysweep.tables import aligned
 from raysweep.units import format_bytes, format_seconds
+
+Tracer = Callable[[Sweep, Sequence[Candidate]], Traces]
+"""Predicts the memory of candidates of a sweep by fake engine traces."""
 
 
 def plan_sketch(*, as_json: bool, device_memory_bytes: int | None, **shape: Any) -> None:
@@ -25,10 +32,14 @@ def plan_sketch(*, as_json: bool, device_memory_bytes: int | None, **shape: Any)
     typer.echo(json.dumps(sketch, indent=2) if as_json else render_sketch(sketch))
 
 
-def plan_file(path: str, *, device_memory_bytes: int | None, as_json: bool) -> None:
-    """Print the plan of a sweep file."""
+def plan_file(path: str, *, device_memory_bytes: int | None, as_json: bool, tracer: Tracer | None = None) -> None:
+    """Print the plan of a sweep file, with memory by closed form, or by `tracer`."""
     sweep = with_facts(load_sweep(path), note=tell_terminal)
-    plan = make_plan(sweep, device_memory_bytes=device_memory_bytes)
+    traced = None
+    if tracer is not None:
+        traces = tracer(sweep, legal_candidates(sweep))
+        traced, sweep = traces.estimates, replace(sweep, notes=(*sweep.notes, *traces.notes))
+    plan = make_plan(sweep, device_memory_bytes=device_memory_bytes, traced=traced)
     typer.echo(json.dumps(plan_as_dict(sweep, plan), indent=2) if as_json else render_plan(sweep, plan))
 
 

@@ -15,6 +15,7 @@ from raysweep.units import format_bytes, format_seconds
 
 WIDEST_REASON = 120
 """Characters of a reason on one line; `raysweep show` and trials.parquet have all of it."""
+WORTH_TELLING_S = 2.0
 
 
 class Lines(Observer):
@@ -54,4 +55,8 @@ def figures_of(measurement: Measurement, budget_bytes: int | None) -> str:
         kind = f" ({measurement.failure_kind})" if measurement.failure_kind else ""
         return textwrap.shorten(f"{measurement.status}{kind}: {measurement.reason}", WIDEST_REASON)
     memory = f"peak {format_bytes(measurement.peak_memory_bytes)} of {format_bytes(budget_bytes)}"
-    return f"{figures.samples_per_s:8.2f} samples/s  {memory}  in {format_seconds(measurement.wall_s)}"
+    seconds = format_seconds(measurement.wall_s - measurement.waited_s)
+    waited = (
+        f" after {format_seconds(measurement.waited_s)} for workers" if measurement.waited_s > WORTH_TELLING_S else ""
+    )
+    return f"{figures.samples_per_s:8.2f} samples/s  {memory}  in {seconds}{waited}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from raysweep.errors import ConfigError
 from raysweep.estimate.facts_cache import FactsCache
-from raysweep.model_facts import ModelFacts, describe, shape_of
+from raysweep.model_facts import ModelFacts, check_text, describe, shape_of
 from raysweep.serde import from_dict
 from raysweep.sweep_file import Sweep
 
@@ -34,13 +34,15 @@ def with_facts(sweep: Sweep, *, note: Callable[[str], None]) -> Sweep:
         note: told of a step that takes seconds, as it begins.
 
     Raises:
-        ConfigError: when the model cannot be built.
+        ConfigError: when the model cannot be built, or cannot take the sweep's samples.
     """
     if sweep.workload.model["kind"] not in COUNTED_KINDS:
         return sweep
     facts = facts_of(sweep.workload.model, note=note)
     if facts is None:
         return sweep
+    if sweep.workload.model["kind"] == "hf" and facts.tokens_per_sample is None:
+        check_text(sweep.workload, positions=facts.positions, vocab_size=facts.vocab_size)
     space, notes = sweep.space, [*sweep.notes, describe(facts)]
     if facts.hidden is None:
         notes.append("activations unknown for this model: predictions hold model states and buckets only")

@@ -36,11 +36,10 @@ class FactsCache:
         """
         key = {
             "section": dict(section),
-            "sources": [_sha256_of_file(file) for file in _factory_sources(section)],
-            "versions": {name: _version(name) for name in PACKAGES},
+            "sources": [sha256_of_file(file) for file in factory_sources(section)],
+            "versions": {name: package_version(name) for name in PACKAGES},
         }
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return cls(file=root / "raysweep" / "model_facts" / f"{sha256_of(key)}.json")
+        return cls(file=cache_folder() / "model_facts" / f"{sha256_of(key)}.json")
 
     def read(self) -> ModelFacts | None:
         """The facts, or None where there are none, or none that this version understands."""
@@ -51,28 +50,40 @@ class FactsCache:
 
     def write(self, facts: ModelFacts) -> None:
         """Keep the facts; written under another name first, so that a reader never sees half of them."""
-        partial = self.file.with_suffix(f".{os.getpid()}")
-        try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(json.dumps(to_dict(facts), indent=2), encoding="utf-8")
-            partial.replace(self.file)
-        except OSError:
-            with suppress(OSError):
-                partial.unlink()
+        write_cached(self.file, to_dict(facts))
 
 
-def _version(package: str) -> str | None:
+def cache_folder() -> Path:
+    """Where what took long to find out is kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "raysweep"
+
+
+def write_cached(file: Path, value: Mapping[str, Any]) -> None:
+    """Write a value as JSON under another name, then rename it; a cache that cannot be written is none."""
+    partial = file.with_suffix(f".{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(value, indent=2), encoding="utf-8")
+        partial.replace(file)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()
+
+
+def package_version(package: str) -> str | None:
+    """The installed version; None where there is none."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
 
 
-def _sha256_of_file(file: Path) -> str:
+def sha256_of_file(file: Path) -> str:
+    """Of its bytes, in hex."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _factory_sources(section: Mapping[str, Any]) -> list[Path]:
+def factory_sources(section: Mapping[str, Any]) -> list[Path]:
     """Every Python file of the factory's package, or beside its module where it has no package.
 
     The module is found as an import would find it, and not imported.

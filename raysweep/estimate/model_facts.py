@@ -44,6 +44,7 @@ def count_model(section: Mapping[str, Any]) -> ModelFacts:
         tied=_tied(model),
         hidden=_hidden(section, model, list(lists.values())),
         vocab_size=_from_config(model, "vocab_size") if section.get("head") != "image_classification" else None,
+        positions=_from_config(model, "max_position_embeddings"),
         tokens_per_sample=_patches(model) if section.get("head") == "image_classification" else None,
         versions={name: metadata.version(name) for name in ("torch", "transformers", "peft") if name in sys.modules},
     )

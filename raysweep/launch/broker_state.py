@@ -27,6 +27,7 @@ _LOST: Mapping[str, Any] = {
     "group_id": "",
     "position_in_group": 0,
     "ranks": [],
+    "waited_s": 0.0,
 }
 """What became of a candidate that the broker knows nothing of: it was started again meanwhile."""
 
@@ -221,6 +222,7 @@ class BrokerState:
             "group_id": job.generation,
             "position_in_group": job.position_in_group,
             "ranks": [job.ranks[rank] for rank in sorted(job.ranks)],
+            "waited_s": 0.0 if job.handed_out_at is None else job.handed_out_at - job.submitted_at,
         }
 
     def waits_for(self) -> str:

@@ -38,6 +38,8 @@ def ray_session(*, address: str | None, environment: Mapping[str, str]) -> Itera
     }
     if address is None:
         options["include_dashboard"] = False
+        # Ray makes its workers give way to every other process (niceness 15), which is no way to measure their speed.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         # Workers started in advance would lack the environment of ours, so that nothing could run in them.
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     else:

@@ -24,6 +24,8 @@ class Answer:
     """Facts of each rank: pid, node, log_path."""
     started_at: str
     wall_s: float
+    waited_s: float = 0.0
+    """Of `wall_s`, until a group took it."""
 
 
 def read_answer(plain: Mapping[str, Any], *, started_at: str, wall_s: float) -> Answer:
@@ -36,6 +38,7 @@ def read_answer(plain: Mapping[str, Any], *, started_at: str, wall_s: float) -> 
         ranks=plain["ranks"],
         started_at=started_at,
         wall_s=wall_s,
+        waited_s=plain["waited_s"],
     )
 
 
@@ -50,6 +53,7 @@ def measurement_of(request: LaunchRequest, answer: Answer) -> Measurement:
         "ds_config_sha256": sha256_of(dict(request.ds_config)),
         "started_at": answer.started_at,
         "wall_s": answer.wall_s,
+        "waited_s": answer.waited_s,
         "worker_pids": tuple(int(facts["pid"]) for facts in answer.ranks),
         "nodes": tuple(str(facts["node"]) for facts in answer.ranks),
         "log_paths": tuple(str(facts["log_path"]) for facts in answer.ranks),

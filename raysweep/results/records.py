@@ -85,10 +85,12 @@ def derive_records(
     measurements: Iterable[Measurement],
     group_ends: Iterable[GroupEnd] = (),
     stop_reason: str = "",
+    bounded: Mapping[str, str] | None = None,
 ) -> list[TrialRecord]:
     """The records of all candidates of the plan, in its order.
 
-    `stop_reason` says why the search ended before the candidates that it never launched.
+    `stop_reason` says why the search ended before the candidates that it never launched, `bounded` (candidate id ->
+    reason) which of them a bound on their throughput had ruled out.
     """
     measurements = list(measurements)
     launches = standing_launches(measurements)
@@ -103,7 +105,7 @@ def derive_records(
         candidate_id = row.candidate.candidate_id
         launch = launches.get(candidate_id)
         values = _shared_values(sweep, row) | (
-            _launched_values(launch, ends) if launch else _unlaunched_values(row, too_large, stop_reason)
+            _launched_values(launch, ends) if launch else _unlaunched_values(row, too_large, stop_reason, bounded or {})
         )
         values |= _confirmed_values(confirmed.get(candidate_id), values["reason"])
         records.append(TrialRecord(**values, loss_parity=parity.get(candidate_id)))
@@ -151,7 +153,9 @@ def _ran_out_of_memory(launch: Measurement | None) -> bool:
     return launch is not None and launch.status is TrialStatus.OOM
 
 
-def _unlaunched_values(row: PlanRow, too_large: Sequence[Candidate], stop_reason: str) -> dict[str, Any]:
+def _unlaunched_values(
+    row: PlanRow, too_large: Sequence[Candidate], stop_reason: str, bounded: Mapping[str, str]
+) -> dict[str, Any]:
     if row.status is not None:
         return {"status": row.status, "skip_rule": row.skip_rule, "reason": row.reason}
     smaller = next((each for each in too_large if needs_no_less_memory(row.candidate, each)), None)
@@ -161,6 +165,9 @@ def _unlaunched_values(row: PlanRow, too_large: Sequence[Candidate], stop_reason
             "skip_rule": SkipRule.DOMINATED,
             "reason": f"needs no less memory than {smaller.candidate_id}, which ran out of it",
         }
+    bound = bounded.get(row.candidate.candidate_id)
+    if bound:
+        return {"status": TrialStatus.SKIPPED, "skip_rule": SkipRule.THROUGHPUT_BOUND, "reason": bound}
     return {
         "status": TrialStatus.SKIPPED,
         "skip_rule": SkipRule.SEARCH_STOPPED,

@@ -62,6 +62,7 @@ _MEASUREMENT_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("failures", pa.string()),
     ("started_at", pa.string()),
     ("wall_s", pa.float64()),
+    ("waited_s", pa.float64()),
 )
 
 _TRIAL_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (

@@ -169,7 +169,7 @@ def _why_lost(record: TrialRecord, *, winner: TrialRecord | None, contest: _Cont
         return contest.barred[record.candidate_id]
     ratio = contest.log_ratio(record, winner)
     where = "in confirmation" if record.confirmed and winner.confirmed else "in the search"
-    difference = f"{_difference(ratio.centre)} than the winner {where}{_range(ratio)}"
+    difference = f"{_percent(ratio.centre)} in speed against the winner {where}{_range(ratio)}"
     if winner.confirmed and not record.confirmed:
         return f"{difference}, not confirmed"
     if not is_tie(ratio):
@@ -182,15 +182,14 @@ def _why_lost(record: TrialRecord, *, winner: TrialRecord | None, contest: _Cont
     return f"{difference}: a tie, in memory too"
 
 
-def _difference(log_ratio: float) -> str:
-    change = math.expm1(log_ratio)
-    return f"{abs(change) * 100:.1f} % {'faster' if change > 0 else 'slower'}"
+def _percent(log_ratio: float) -> str:
+    return f"{math.expm1(log_ratio) * 100:+.1f} %"
 
 
 def _range(log_ratio: Interval) -> str:
     if not math.isfinite(log_ratio.low):
         return ""
-    return f" (95 % interval {math.expm1(log_ratio.low) * 100:+.1f} to {math.expm1(log_ratio.high) * 100:+.1f} %)"
+    return f" (95 % interval {_percent(log_ratio.low)} to {_percent(log_ratio.high)})"
 
 
 def _loss_flagged(records: Iterable[TrialRecord], winner: TrialRecord | None) -> tuple[LossFlagged, ...]:

@@ -70,11 +70,13 @@ def write_table_whole(filesystem: pafs.FileSystem, path: str, table: pa.Table) -
 
 def records_from(contents: JournalContents) -> list[TrialRecord]:
     """The records of a journal's latest sweep."""
+    finished = contents.finished or {}
     return derive_records(
         contents.sweep,
         measurements=contents.measurements,
         group_ends=contents.group_ends,
-        stop_reason=str((contents.finished or {}).get("reason", "")),
+        stop_reason=str(finished.get("reason", "")),
+        bounded=finished.get("bounded", {}),
     )
 
 

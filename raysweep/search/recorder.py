@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -98,9 +98,9 @@ class Recorder:
                 self._ended.add(end.group_id)
                 self._journal.append("group_end", to_dict(end))
 
-    def finished(self, reason: str) -> None:
-        """Note why the search ended, and write both Parquet files."""
-        self._journal.append("finished", {"reason": reason})
+    def finished(self, reason: str, bounded: Mapping[str, str] | None = None) -> None:
+        """Note why the search ended and what a bound ruled out (candidate id -> reason); write both Parquet files."""
+        self._journal.append("finished", {"reason": reason, "bounded": dict(bounded or {})})
         self._compactor.finish()
 
     def publish(self) -> None:

@@ -82,6 +82,10 @@ class CandidateSearcher(Searcher):  # type: ignore[misc]
         if self._end is not None and self._clock() >= self._end:
             self.stop("the time budget was spent")
 
+    def bounded(self) -> dict[str, str]:
+        """Candidate id -> why a bound on its throughput rules it out, of those that are left; empty without a model."""
+        return {}
+
     def stop(self, reason: str) -> None:
         """Propose nothing more."""
         self.stopped = self.stopped or reason

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from raysweep.ds_config import render
 from raysweep.errors import ConfigError
 from raysweep.plan import SweepPlan, search_order
+from raysweep.search.prospect import Prospect
 from raysweep.search.searcher import ALL_LAUNCHED, CandidateSearcher, OrderedSearcher
+from raysweep.step_work import step_work
 from raysweep.sweep_file import Sweep
 from raysweep.trial import Measurement, TrialStatus
+from raysweep.zero_settings import ZeroSettings
 
 
 def make_searcher(sweep: Sweep, plan: SweepPlan, kept: Mapping[str, Measurement]) -> CandidateSearcher:
@@ -26,15 +30,23 @@ def make_searcher(sweep: Sweep, plan: SweepPlan, kept: Mapping[str, Measurement]
     section = sweep.file.search
     order = search_order(sweep, plan)
     left = [candidate for candidate in order if candidate.candidate_id not in kept]
-    trials = None if section.method == "grid" or section.trials is None else max(0, section.trials - len(kept))
+    most = section.most_trials()
+    trials = None if most is None else max(0, most - len(kept))
     options: dict[str, Any] = {
         "trials": trials,
-        "trials_spent": f"the budget of {section.trials} trials, for {len(order)} admitted candidates, was spent",
+        "trials_spent": f"the budget of {most} trials, for {len(order)} admitted candidates, was spent",
         "seconds": section.budget().seconds_allowed(sweep.workload.world_size),
     }
     if trials is not None and trials >= len(left):
         options["trials_spent"] = ALL_LAUNCHED
-    if section.method == "optuna":
+    searcher: CandidateSearcher
+    if section.method == "guided":
+        # scipy takes most of a second to load.
+        from raysweep.search.guided import GuidedSearcher
+
+        options |= {"device": sweep.workload.device, "memory_budget_bytes": plan.memory_budget_bytes}
+        searcher = GuidedSearcher(left, prospects=prospects(sweep, plan), **options)
+    elif section.method == "optuna":
         # An extra, and seconds to load.
         try:
             from raysweep.search.optuna_searcher import OptunaSearcher
@@ -44,10 +56,31 @@ def make_searcher(sweep: Sweep, plan: SweepPlan, kept: Mapping[str, Measurement]
 
         pruned = [row.candidate for row in plan.rows if row.status is TrialStatus.PRUNED]
         options |= {"pruned": pruned, "memory_budget_bytes": plan.memory_budget_bytes, "seed": section.seed}
-        searcher: CandidateSearcher = OptunaSearcher(left, **options)
+        searcher = OptunaSearcher(left, **options)
     else:
         searcher = OrderedSearcher(left, **options)
     for candidate in order:
         if candidate.candidate_id in kept:
             searcher.knows(candidate, kept[candidate.candidate_id])
     return searcher
+
+
+def prospects(sweep: Sweep, plan: SweepPlan) -> list[Prospect]:
+    """What is known of each admitted candidate before it runs: its work, its batch, its predicted memory."""
+    workload = sweep.workload
+    found = []
+    for candidate in plan.admitted:
+        settings = ZeroSettings.from_ds_config(render(candidate, workload=workload, base=sweep.base_ds_config))
+        estimate = plan.estimates.get(candidate.candidate_id)
+        found.append(
+            Prospect(
+                candidate=candidate,
+                work=step_work(candidate, workload, settings),
+                global_batch_size=workload.global_batch_of(
+                    candidate.micro_batch_size_per_gpu, candidate.gradient_accumulation_steps
+                ),
+                predicted_memory_bytes=estimate.peak_bytes if estimate else None,
+                memory_band=estimate.band if estimate else 0.0,
+            )
+        )
+    return found

@@ -149,7 +149,7 @@ class _Run:
         except (KeyboardInterrupt, GroupCannotStart) as error:
             self._conclude(f"the sweep was stopped: {type(error).__name__}")
             raise
-        return self._result(self._conclude(searcher.stopped), searcher.stopped, began_s)
+        return self._result(self._conclude(searcher.stopped, searcher.bounded()), searcher.stopped, began_s)
 
     @contextmanager
     def _launcher(self) -> Iterator[tuple[Launcher, Callable[[], Launcher]]]:
@@ -239,9 +239,9 @@ class _Run:
     def _note_group_ends(self, launcher: Launcher) -> None:
         self.recorder.groups_ended(launcher.group_ends())
 
-    def _conclude(self, stop_reason: str) -> Selection:
+    def _conclude(self, stop_reason: str, bounded: Mapping[str, str] | None = None) -> Selection:
         """Write the Parquet files, the selection and the best files; an old best never stays as if it were new."""
-        self.recorder.finished(stop_reason)
+        self.recorder.finished(stop_reason, bounded)
         contents = self.recorder.contents()
         records = records_from(contents)
         selection = choose_winner(

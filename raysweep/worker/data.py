@@ -9,13 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from raysweep.text_files import TEXT_LIMIT_BYTES, samples_in, text_files
+from raysweep.text_files import BYTE_VALUES, TEXT_LIMIT_BYTES, samples_in, text_files
 from raysweep.trial import LaunchRequest
 from raysweep.worker.birth import DTYPES
 from raysweep.worker.heads import Head, next_tokens
 from raysweep.worker.seeds import mix
-
-BYTE_VALUES = 256
 
 
 class Batches(Protocol):

@@ -14,9 +14,10 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from raysweep.errors import ConfigError, nearest_name
+from raysweep.model_facts import check_text
 from raysweep.trial import LaunchRequest
 from raysweep.worker.birth import gathered
-from raysweep.worker.data import BYTE_VALUES, Corpus, MicroBatches, open_corpus
+from raysweep.worker.data import Corpus, MicroBatches, open_corpus
 from raysweep.worker.heads import Head, ImageClassification, ImageCorpus, MaskedTokens, same_tokens
 from raysweep.workload import Workload
 
@@ -73,7 +74,8 @@ class HfBlueprint:
         if self._model["head"] == "image_classification":
             return self._images(workload)
         text_config = self.config.get_text_config()
-        _check_text(text_config, workload)
+        positions = getattr(text_config, "max_position_embeddings", None)
+        check_text(workload, positions=positions, vocab_size=text_config.vocab_size)
         corpus = open_corpus(
             workload.data,
             sequence_length=workload.sequence_length,
@@ -130,16 +132,6 @@ def _check_override(key: str, config_class: type[PretrainedConfig]) -> None:
         near = nearest_name(key, {*default.to_dict(), *default.attribute_map})
         rule = f"{config_class.__name__} has no such field"
         raise ConfigError(key=f"model.overrides.{key}", rule=rule, nearest=near)
-
-
-def _check_text(config: PretrainedConfig, workload: Workload) -> None:
-    if workload.data["kind"] == "text" and config.vocab_size < BYTE_VALUES:
-        rule = f"text data has {BYTE_VALUES} byte values, so the model's vocab_size must be at least as large"
-        raise ConfigError(key="model.vocab_size", value=config.vocab_size, rule=rule)
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions is not None and positions < workload.sequence_length:
-        rule = f"the model has {positions} positions (max_position_embeddings)"
-        raise ConfigError(key="sequence_length", value=workload.sequence_length, rule=rule)
 
 
 @contextmanager

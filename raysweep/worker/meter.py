@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,13 +150,23 @@ class MemoryFigures:
     peak_bytes: int
     peak_phase: str
     resting_bytes: int
+    phase_peaks_bytes: Mapping[str, int]
+    """Phase -> lowest of its peaks over the steady steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StepPeak:
-    peak_bytes: int
-    phase: str
+    peaks_bytes: Mapping[str, int]
     resting_bytes: int
+
+    @property
+    def phase(self) -> str:
+        """The phase of the step's peak."""
+        return max(self.peaks_bytes, key=self.peaks_bytes.__getitem__)
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.peaks_bytes[self.phase]
 
 
 def weigh(stepper: Stepper, gauge: MemoryGauge, *, steps: int) -> MemoryFigures:
@@ -172,12 +182,16 @@ def weigh(stepper: Stepper, gauge: MemoryGauge, *, steps: int) -> MemoryFigures:
         step = stepper.take(meter.enter)
         if not step.skipped:
             peaks.append(meter.finish())
-    steady = min(peaks[1:] or peaks, key=lambda step_peak: step_peak.peak_bytes)
+    steady_steps = peaks[1:] or peaks
+    steady = min(steady_steps, key=lambda step_peak: step_peak.peak_bytes)
     return MemoryFigures(
         build_peak_bytes=build_peak_bytes,
         peak_bytes=steady.peak_bytes,
         peak_phase=steady.phase,
-        resting_bytes=min(step_peak.resting_bytes for step_peak in peaks[1:] or peaks),
+        resting_bytes=min(step_peak.resting_bytes for step_peak in steady_steps),
+        phase_peaks_bytes={
+            phase: min(step.peaks_bytes[phase] for step in steady_steps) for phase in steady.peaks_bytes
+        },
     )
 
 
@@ -200,8 +214,7 @@ class _PhaseMeter:
 
     def finish(self) -> _StepPeak:
         self._close_phase()
-        phase = max(self._peaks, key=self._peaks.__getitem__)
-        return _StepPeak(peak_bytes=self._peaks[phase], phase=phase, resting_bytes=self._gauge.current_bytes())
+        return _StepPeak(peaks_bytes=self._peaks, resting_bytes=self._gauge.current_bytes())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

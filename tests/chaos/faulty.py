@@ -59,7 +59,8 @@ def _fill_memory() -> None:
 
 
 def _ignore_sigterm_and_sleep() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Python sets handlers in its main thread only, and a training function runs in another.
+    ctypes.CDLL(None).signal(signal.SIGTERM, 1)
     time.sleep(600)
 
 
@@ -156,7 +157,8 @@ def make(*, kind: str, rank: int = 1, phase: str = "forward", step: int = 1, onc
         step: at which time that the phase begins, counted from 1; the first two belong to the memory pass.
         once_file: a file whose existence says that it has happened before; empty for every time.
     """
-    here = rank in (-1, int(os.environ["RANK"]))
+    # Where the model is only counted, before a sweep, there is no rank, and nothing goes wrong.
+    here = "RANK" in os.environ and rank in (-1, int(os.environ["RANK"]))
     trigger = _Trigger(FAULTS.get(kind, _nothing) if here else _nothing, phase=phase, step=step, once_file=once_file)
     trigger("build")
     if kind == "wrong_type" and here:

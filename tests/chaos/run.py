@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from processes import shm_bytes
+from processes import orphaned_shm_bytes
 from run_ranks import Tally, run_rank_faults
 from sweep_faults import SWEEP_FAULTS
 
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="inject only faults with this in their name")
     wanted = parser.parse_args().only
     tally = Tally()
-    shm_before = shm_bytes()
+    shm_before = orphaned_shm_bytes()
     run_rank_faults(tally, lambda name: wanted in name)
     for fault in SWEEP_FAULTS:
         name = fault.__name__.replace("_", " ")
@@ -31,7 +31,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 began_s = time.monotonic()
                 tally.note(name, fault(Path(folder)), time.monotonic() - began_s)
-    tally.shm_bytes_left = shm_bytes() - shm_before
+    tally.shm_bytes_left = orphaned_shm_bytes() - shm_before
     print(json.dumps({"benchmark": "chaos", **tally.as_dict()}))
     if tally.right != tally.injected:
         raise SystemExit(1)

@@ -58,6 +58,8 @@ def run_rank_faults(tally: Tally, chosen: Callable[[str], bool]) -> None:
     """All faults whose name is chosen, in one Ray."""
     faults = [fault for fault in RANK_FAULTS if chosen(fault.name)]
     between = [kind for kind in ("rank", *RESTARTS) if chosen(_between(kind))]
+    if not faults and not between:
+        return
     with tempfile.TemporaryDirectory() as name, ray_session(address=None, environment={"OMP_NUM_THREADS": "1"}):
         folder = Path(name)
         with chaos_group(folder) as client, Journal.open(folder / "journal.jsonl") as journal:
@@ -110,7 +112,7 @@ class _Runner:
         """SIGKILL a process while no candidate is under way; the next one must run to its end."""
         began_s = time.monotonic()
         self._run(RANK_FAULTS[0])
-        pid = max(marked(SWEEP_ID)) if kind == "rank" else actor_pids(kind)[0]
+        pid = max(marked(SWEEP_ID)) if kind == "rank" else actor_pids(kind, under=os.getpid())[0]
         os.kill(pid, signal.SIGKILL)
         last = self._run(RANK_FAULTS[0])[-1]
         wrong = "" if last.status is TrialStatus.COMPLETED else f"{last.status}: {last.reason}"

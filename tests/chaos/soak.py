@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import psutil
-from processes import shm_bytes
+from processes import orphaned_shm_bytes
 
 from raysweep.launch.broker_client import BrokerClient
 from raysweep.launch.cluster import ray_session
@@ -84,7 +84,7 @@ def drive(folder: Path) -> tuple[list[Measurement], int]:
 
 def main() -> None:
     """Drive them and look around."""
-    shm_before = shm_bytes()
+    shm_before = orphaned_shm_bytes()
     with tempfile.TemporaryDirectory() as name:
         launches, grown_bytes = drive(Path(name))
     peaks = [launch.peak_memory_bytes or 0 for launch in (launches[0], launches[-1])]
@@ -99,7 +99,7 @@ def main() -> None:
                 "peak_drift_bytes": peaks[1] - peaks[0],
                 "left_behind_bytes": max(launch.figures.left_behind_bytes for launch in launches if launch.figures),
                 "processes_left": sum(is_alive(pid) for launch in launches for pid in launch.worker_pids),
-                "shm_bytes_left": shm_bytes() - shm_before,
+                "shm_bytes_left": orphaned_shm_bytes() - shm_before,
             }
         )
     )

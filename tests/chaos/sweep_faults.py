@@ -67,7 +67,7 @@ def driver_killed(folder: Path) -> str:
     """Nothing of the sweep lives on, and the next one tidies up."""
     path = write_sweep(folder, space=FOUR, search=GRID, measure=SLOW)
     process = start(path)
-    _at_work(folder)
+    _at_work(process, folder)
     under_way = {child.pid for child in descendants(process.pid)}
     kill(process.pid)
     process.wait(timeout=20)
@@ -79,22 +79,22 @@ def driver_killed(folder: Path) -> str:
 
 def broker_killed(folder: Path) -> str:
     """The candidate under way runs once more, with a new broker."""
-    return _survives(folder, lambda: kill(actor_pids("Broker")[0]))
+    return _survives(folder, lambda sweep: kill(actor_pids("Broker", under=sweep.pid)[0]))
 
 
 def controller_killed(folder: Path) -> str:
     """Ray Train's controller dies, and its workers with it."""
-    return _survives(folder, lambda: kill(actor_pids("TrainController")[0]))
+    return _survives(folder, lambda sweep: kill(actor_pids("TrainController", under=sweep.pid)[0]))
 
 
 def rank_killed(folder: Path) -> str:
     """A rank dies by SIGKILL from outside."""
-    return _survives(folder, lambda: kill(int(worker_logs(folder, 1)[-1].stem.rpartition("-")[2])))
+    return _survives(folder, lambda sweep: kill(int(worker_logs(folder, 1)[-1].stem.rpartition("-")[2])))
 
 
 def reaper_killed(folder: Path) -> str:
     """The reaper is started again, and the sweep does not notice."""
-    return _survives(folder, lambda: kill(actor_pids("Reaper")[0]), once_more=0)
+    return _survives(folder, lambda sweep: kill(actor_pids("Reaper", under=sweep.pid)[0]), once_more=0)
 
 
 def raylet_killed(folder: Path) -> str:
@@ -102,9 +102,10 @@ def raylet_killed(folder: Path) -> str:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     try:
-        path = write_sweep(folder, space=FOUR, search=GRID, measure=SLOW, placement="STRICT_PACK")
+        workers = {"count": 2, "resources_per_worker": {"CPU": 0.5}, "placement": "STRICT_PACK"}
+        path = write_sweep(folder, space=FOUR, search=GRID, measure=SLOW, workers=workers)
         process = start(path, "--address", cluster.address)
-        log = _at_work(folder)
+        log = _at_work(process, folder)
         raylet = psutil.Process(int(log.stem.rpartition("-")[2])).parent()
         assert raylet is not None and "raylet" in raylet.name(), raylet
         raylet.kill()
@@ -150,7 +151,7 @@ def interrupted_with_data_loaders(folder: Path) -> str:
     model = {"kind": "factory", "factory": "loaders:make", "python_path": str(HERE)}
     data = {"kind": "synthetic"}
     process = start(write_sweep(folder, space=FOUR, search=GRID, measure=SLOW, model=model, data=data))
-    _at_work(folder, candidates=2)
+    _at_work(process, folder, candidates=2)
     under_way = {child.pid for child in descendants(process.pid)}
     loaders = {int(each.name) for each in folder.glob("loader-pids/*")} | _python_children(folder)
     began_s = time.monotonic()
@@ -172,7 +173,7 @@ def interrupted_with_data_loaders(folder: Path) -> str:
 def told_to_end(folder: Path) -> str:
     """SIGTERM, as a cluster's scheduler sends it."""
     process = start(write_sweep(folder, space=FOUR, search=GRID, measure=SLOW))
-    _at_work(folder)
+    _at_work(process, folder)
     under_way = {child.pid for child in descendants(process.pid)}
     kill(process.pid, signal.SIGTERM)
     exit_code = process.wait(timeout=60)
@@ -239,11 +240,11 @@ def memory_monitor(folder: Path) -> str:
     )
 
 
-def _survives(folder: Path, harm: Callable[[], None], *, once_more: int = 1) -> str:
+def _survives(folder: Path, harm: Callable[[Run], None], *, once_more: int = 1) -> str:
     """Harm a sweep while its first candidate is at work."""
     process = start(write_sweep(folder, space=FOUR, search=GRID, measure=SLOW))
-    _at_work(folder)
-    harm()
+    _at_work(process, folder)
+    harm(process)
     return _after_loss(process, folder, once_more=once_more)
 
 
@@ -262,9 +263,10 @@ def _after_loss(process: Run, folder: Path, *, once_more: int) -> str:
     )
 
 
-def _at_work(folder: Path, *, candidates: int = 1) -> Path:
+def _at_work(process: Run, folder: Path, *, candidates: int = 1) -> Path:
     """Wait until a rank has begun so many candidates; its log."""
-    _wait(lambda: bool(worker_logs(folder, 0)), 200)
+    _wait(lambda: bool(worker_logs(folder, 0)) or process.poll() is not None, 300)
+    assert worker_logs(folder, 0), process.output()
     log = worker_logs(folder, 0)[-1]
     wait_for_line(log, "candidate ", count=candidates)
     time.sleep(1.0)

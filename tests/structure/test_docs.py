@@ -21,8 +21,9 @@ from typer.testing import CliRunner
 from write_map import map_lines
 
 from raysweep import errors
-from raysweep.cli.main import INTERRUPTED, app
+from raysweep.cli.main import app
 from raysweep.cli.run import UNCONFIRMED
+from raysweep.cli.verbs import INTERRUPTED
 from raysweep.model_schema import FactoryModel, GptModel, HfModel
 from raysweep.results.schema import measurements_schema, trials_schema
 from raysweep.section import Section

@@ -14,7 +14,7 @@ OUTSIDE = {
     "estimate": {"pydantic", "deepspeed", "torch"},
     "worker": {"torch", "deepspeed", "transformers", "peft"},
     "launch": {"ray", "psutil"},
-    "search": {"ray", "optuna"},
+    "search": {"ray", "optuna", "numpy", "scipy"},
     "results": {"pyarrow", "yaml"},
     "exports": {"jinja2", "yaml"},
     "page": {"jinja2", "markupsafe"},
@@ -39,10 +39,11 @@ INSIDE = {
 
 DOORS = {
     "raysweep.cli.main": {
-        f"raysweep.cli.{verb}" for verb in ("init", "plan", "run", "show", "export", "report", "compare")
+        f"raysweep.cli.{verb}"
+        for verb in ("init", "plan", "tracing", "memory", "run", "show", "export", "report", "compare")
     },
     "raysweep.search.sweep_run": {"raysweep.launch.in_process"},
-    "raysweep.search.searchers": {"raysweep.search.optuna_searcher"},
+    "raysweep.search.searchers": {"raysweep.search.guided", "raysweep.search.optuna_searcher"},
     "raysweep.launch.worker_loop": {"raysweep.worker.loop", "raysweep.worker.process"},
     "raysweep.launch.train_ray": {
         "raysweep.launch.worker_loop",
@@ -50,6 +51,7 @@ DOORS = {
     },
     "raysweep.launch.devices": {"torch"},
     "raysweep.estimate.ds_schema": {"deepspeed", "deepspeed.runtime.config"},
+    "raysweep.estimate.fake_world": {"deepspeed"},
     "raysweep.worker.process": {"deepspeed", "raysweep.worker.operators"},
     "raysweep.worker.model": {"raysweep.worker.hf_model"},
     "raysweep.worker.hf_model": {"raysweep.worker.lora"},
@@ -70,8 +72,11 @@ def _outside(imported: str) -> str:
 ON_LAUNCH = {IN_PROCESS: {"torch"}, "raysweep.launch.devices": {"torch"}, "raysweep.launch.train_ray": {"yaml"}}
 """What single modules of `launch` import beside what the folder faces."""
 
-IN_A_SUBPROCESS = {"raysweep.estimate.model_facts"}
+STARTED = {"raysweep.estimate.model_facts", "raysweep.estimate.trace_jobs"}
 """Modules of `estimate` that load torch and the worker's modules; they are started and never imported."""
+
+IN_A_SUBPROCESS = STARTED | {f"raysweep.estimate.fake_{part}" for part in ("engine", "mode", "world")}
+"""Those, and the modules that only the tracing subprocess loads: nobody else may import them."""
 
 
 @pytest.mark.parametrize("folder", OUTSIDE)
@@ -124,7 +129,8 @@ def test_modules_of_a_subprocess_are_imported_by_nobody() -> None:
         if _outside(each.imported) == "torch" or each.imported.startswith("raysweep.worker.")
     }
     assert heavy == IN_A_SUBPROCESS
-    assert [each for each in imports() if each.imported in heavy] == []
+    assert [each for each in imports() if each.imported in STARTED] == []
+    assert [each for each in imports() if each.imported in heavy and each.importer not in heavy] == []
 
 
 def test_no_two_modules_import_each_other() -> None:

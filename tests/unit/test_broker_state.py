@@ -166,6 +166,16 @@ def test_a_broker_that_was_started_again_knows_nothing_and_says_so(stage: Stage)
     assert stage.state.cannot_start == ""
 
 
+def test_the_wait_for_a_group_is_told_apart_from_the_work(stage: Stage) -> None:
+    sequence = stage.submits()
+    stage.clock.now_s += 12
+    stage.starts()
+    stage.hands_out()
+    stage.clock.now_s += 3
+    stage.delivers(sequence)
+    assert stage.result()["waited_s"] == 12
+
+
 def test_what_a_candidate_waits_for_is_said_until_it_is_handed_out(stage: Stage) -> None:
     assert stage.state.waits_for() == ""
     stage.submits()

@@ -13,6 +13,7 @@ import pytest
 from builders import write_sweep
 
 from raysweep.errors import ConfigError
+from raysweep.estimate.facts import with_facts
 from raysweep.plan import SweepPlan, make_plan
 from raysweep.sweep_file import load_sweep
 from raysweep.trial import SkipRule, TrialStatus
@@ -25,6 +26,7 @@ LLAMA_7B = {
     "num_hidden_layers": 32,
     "num_attention_heads": 32,
     "vocab_size": 32000,
+    "max_position_embeddings": 4096,
 }
 PLAN = """
 import sys, time
@@ -92,6 +94,10 @@ def test_a_7b_model_is_planned_on_a_laptop_b43(tmp_path: Path) -> None:
     # 20 bytes a parameter and 8 of the largest tensor at stage 0; stage 3 with checkpointing is left to be tried.
     assert "s0-k2-b1-g1: predicted peak 126.5 GiB (step), at least 111.3 GiB, is above the budget of 24.0 GiB" in first
     assert "Rule 4" in first and "s3-k2-b1-g1: " not in first
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_7B, "max_position_embeddings": 2048}))
+    with pytest.raises(ConfigError, match=r"sequence_length: 4096: the model has 2048 positions .*nearest valid: 2048"):
+        with_facts(load_sweep(sweep), note=lambda text: None)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_7B))
     again, loaded, cpu_s = _plan_in_a_process(sweep, tmp_path)
     assert (again, loaded) == (first, [])
     assert cpu_s < 1.0

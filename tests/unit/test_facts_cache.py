@@ -73,7 +73,7 @@ def test_section_source_and_versions_each_have_a_place_of_their_own(
     places.append(FactsCache.of(factory_in(tmp_path, "one = 2")).file)
     (tmp_path / "mine" / "blocks.py").write_text("")
     places.append(FactsCache.of(section).file)
-    monkeypatch.setattr(facts_cache, "_version", lambda package: "9")
+    monkeypatch.setattr(facts_cache, "package_version", lambda package: "9")
     places.append(FactsCache.of(section).file)
     assert len(set(places)) == 5
 

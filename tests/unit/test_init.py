@@ -62,4 +62,12 @@ def test_without_a_terminal_nothing_is_asked(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "raysweep.cli.main", "init", "mine.yaml", "--workers", "4", "--device", "cpu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
     assert done.returncode == 0, done.stderr
+    assert "--batch was not given: 16 is taken" in done.stderr
     assert load_sweep(tmp_path / "mine.yaml").workload.world_size == 4
+
+
+def test_a_model_that_is_not_there_leaves_no_file(tmp_path: Path) -> None:
+    given = ["init", str(tmp_path / "mine.yaml"), "--model", "GPT3Config", "--device", "cpu"]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 2 and "GPT3Config" in result.output
+    assert list(tmp_path.iterdir()) == []

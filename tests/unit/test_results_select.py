@@ -72,7 +72,7 @@ def test_paired_differences_decide_under_drift() -> None:
     assert (outcome.winner, outcome.confirmed, outcome.runner_up) == (ident(1), True, ident(2))
     assert outcome.samples_per_s == pytest.approx((105.0 * 84.5 * 126.0) ** (1 / 3))
     assert outcome.samples_per_s_low < outcome.samples_per_s < outcome.samples_per_s_high
-    assert outcome.runner_up_reason.startswith("5.0 % slower than the winner in confirmation (95 % interval -5.")
+    assert outcome.runner_up_reason.startswith("-5.0 % in speed against the winner in confirmation (95 % interval -5.")
 
 
 def tie_of(small_pressure: bool) -> Selection:
@@ -88,7 +88,7 @@ def test_a_tie_goes_to_less_memory() -> None:
     outcome = tie_of(small_pressure=False)
     assert outcome.winner == ident(2)
     assert outcome.runner_up_reason.endswith("a tie, and it needs 10.0 MiB more memory")
-    assert "0.5 % faster than the winner in confirmation" in outcome.runner_up_reason
+    assert "+0.5 % in speed against the winner in confirmation" in outcome.runner_up_reason
 
 
 def test_memory_pressure_loses_a_tie() -> None:
@@ -107,7 +107,7 @@ def test_a_finalist_that_fails_in_confirmation_is_demoted() -> None:
     )
     assert (outcome.winner, outcome.confirmed) == (ident(1), True)
     assert outcome.lost[ident(2)] == "demoted in confirmation: OOM in round 3: out of memory"
-    assert outcome.lost[ident(3)].startswith("10.0 % slower than the winner in the search")
+    assert outcome.lost[ident(3)].startswith("-10.0 % in speed against the winner in the search")
     assert outcome.lost[ident(3)].endswith("not confirmed")
 
 

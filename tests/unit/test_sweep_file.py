@@ -108,7 +108,7 @@ def test_an_unknown_key_is_named_with_its_path(tmp_path: Path, key: str, message
             "space.deepspeed: zero_optimization.stage is filled from",
         ),
         ("space.deepspeed", {"a.b": []}, "space.deepspeed.a.b: []: "),
-        ("search.method", "gird", "search.method: 'gird': Input should be 'grid', 'random' or 'optuna'"),
+        ("search.method", "gird", "search.method: 'gird': Input should be 'guided', 'grid', 'random' or 'optuna'"),
         ("data", {"kind": "text"}, "data: text data needs a path"),
         ("launcher", "in_process", "workers.count must be 1"),
         ("deepspeed", [1], "deepspeed: [1]: "),

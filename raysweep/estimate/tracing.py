@@ -1,0 +1,221 @@
+"""Traces the candidates of a sweep before anything runs: side by side, from a cache, a few of each family."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+from raysweep.budget import MeasurementWindow
+from raysweep.candidate import Candidate
+from raysweep.ds_config import render
+from raysweep.estimate.trace_cache import read_trace, trace_file, write_trace
+from raysweep.estimate.trace_self_test import self_test
+from raysweep.estimate.trace_server import TraceServer, TraceServerDied
+from raysweep.memory import MemoryEstimate
+from raysweep.sweep_file import Sweep
+from raysweep.trace import RankTrace, TraceJob
+from raysweep.trace_estimate import Terms, estimate_from, fullest_terms
+from raysweep.trace_families import TRACED_ACCUMULATION, families, family_key, interpolated, next_micro_batches
+from raysweep.trial import LaunchRequest
+from raysweep.workload import Workload
+
+STEPS = 2
+"""Steps of a trace: the first makes the optimizer's state, the second is the steady one, without a run's noise."""
+STEPS_AT_STAGE_3 = 3
+"""Stage 3 records the order of its modules in the first step, and fetches ahead by it from the second on."""
+
+Progress = Callable[[int, int], None]
+"""Told how many traces are done, and how many are known to be needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traces:
+    """What the traces of a sweep say."""
+
+    estimates: Mapping[str, MemoryEstimate] = field(default_factory=dict)
+    """candidate_id -> predicted memory; the closed form stands for candidates that are missing."""
+    ranks: Mapping[str, Sequence[RankTrace]] = field(default_factory=dict)
+    """candidate_id -> the traces of its ranks, for candidates that were traced themselves."""
+    notes: tuple[str, ...] = ()
+    """What could not be traced, and which answers were guessed."""
+
+
+def trace_sweep(sweep: Sweep, candidates: Iterable[Candidate], *, progress: Progress) -> Traces:
+    """Trace candidates of a sweep on the cores that there are.
+
+    Where the start-up test fails nothing is traced, and a note says so. It is no error: the closed form remains.
+    """
+    wanted = list(candidates)
+    tracing = _Tracing(sweep, wanted, progress)
+    try:
+        with TraceServer(processes=_cores(), environment=sweep.workload.environment) as server:
+            failure = self_test(server)
+            if failure:
+                return Traces(notes=(f"not traced, the closed form is used: {failure}",))
+            tracing.run(server)
+    except TraceServerDied as error:
+        return Traces(notes=(f"not traced, the closed form is used: the tracing process ended ({error})",))
+    return tracing.result()
+
+
+def legal_candidates(sweep: Sweep) -> list[Candidate]:
+    """The candidates of a sweep whose batch is legal."""
+    workload = sweep.workload
+    found = sweep.space.candidates(global_batch_size=workload.global_batch_size, world_size=workload.world_size)
+    return [candidate for candidate, is_legal in found if is_legal]
+
+
+def trace_job(sweep: Sweep, candidate: Candidate, *, rank: int) -> TraceJob:
+    """The job of one rank of a candidate, as its launch would be, with an accumulation of at most 2."""
+    accumulation = min(candidate.gradient_accumulation_steps, TRACED_ACCUMULATION)
+    traced = replace(candidate, gradient_accumulation_steps=accumulation)
+    config = render(traced, workload=sweep.workload, base=sweep.base_ds_config)
+    workload = replace(sweep.workload, shape=None, environment={}, global_batch_size=None)
+    request = LaunchRequest(
+        candidate=traced,
+        workload=workload,
+        ds_config=_without_cuda_kernels(config, workload),
+        window=MeasurementWindow(memory_pass_steps=STEPS_AT_STAGE_3 if traced.zero_stage == 3 else STEPS),
+    )
+    return TraceJob(request=request, rank=rank)
+
+
+def _without_cuda_kernels(config: dict[str, Any], workload: Workload) -> dict[str, Any]:
+    """The config with torch's Adam, which runs on the CPU, in place of DeepSpeed's, which is compiled for CUDA."""
+    optimizer = config["optimizer"]
+    if workload.device == "cuda" and optimizer["type"].lower() in ("adam", "adamw"):
+        optimizer["params"] = {**optimizer.get("params", {}), "torch_adam": True}
+    return config
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+class _Family:
+    """Candidates that differ in nothing but the micro-batch, and the traces of those that were chosen."""
+
+    def __init__(self, example: Candidate, members: list[int]) -> None:
+        self._example = example
+        self.members = members
+        self.ranks: tuple[int, ...] = (0,)
+        self.traces: dict[int, dict[int, RankTrace]] = {}
+        self.error = ""
+
+    def wanted(self) -> list[tuple[Candidate, int]]:
+        """Candidates and ranks to trace next; none once all members are known, or one cannot be traced."""
+        if self.error:
+            return []
+        begun = [each for each in self.traces if not self._is_complete(each)]
+        micro_batches = begun or next_micro_batches(self.members, self._totals())
+        return [
+            (replace(self._example, micro_batch_size_per_gpu=micro_batch), rank)
+            for micro_batch in micro_batches
+            for rank in self.ranks
+            if rank not in self.traces.get(micro_batch, {})
+        ]
+
+    def _is_complete(self, micro_batch: int) -> bool:
+        return set(self.ranks) <= set(self.traces[micro_batch])
+
+    def _totals(self) -> dict[int, dict[str, int]]:
+        return {
+            micro_batch: {phase: sum(kinds.values()) for phase, kinds in fullest_terms(ranks, device="cpu").items()}
+            for micro_batch, ranks in self._complete().items()
+        }
+
+    def _complete(self) -> dict[int, list[RankTrace]]:
+        return {each: list(ranks.values()) for each, ranks in self.traces.items() if self._is_complete(each)}
+
+    def add(self, micro_batch: int, trace: RankTrace) -> None:
+        if trace.error:
+            self.error = trace.error
+            return
+        self.traces.setdefault(micro_batch, {})[trace.rank] = trace
+        if trace.rank == 0:
+            # Rank 0 is traced first and counts too, so that its collectives and stand-ins are known.
+            self.ranks = tuple(dict.fromkeys((*self.ranks, *trace.ranks_of_a_kind)))
+
+    def terms(self, micro_batch: int, *, device: str) -> tuple[Terms, bool]:
+        """Phase -> kind -> bytes of a member, and whether it is interpolated."""
+        known = {each: fullest_terms(ranks, device=device) for each, ranks in self._complete().items()}
+        if micro_batch in known:
+            return known[micro_batch], False
+        return interpolated(micro_batch, known), True
+
+
+class _Tracing:
+    """The families of a sweep, traced in rounds until every member is known."""
+
+    def __init__(self, sweep: Sweep, candidates: Sequence[Candidate], progress: Progress) -> None:
+        self._sweep = sweep
+        self._candidates = candidates
+        self._progress = progress
+        examples = {family_key(candidate): candidate for candidate in candidates}
+        self._families = {key: _Family(examples[key], members) for key, members in families(candidates).items()}
+        self._done = 0
+
+    def run(self, server: TraceServer) -> None:
+        while True:
+            wanted = [(family, *each) for family in self._families.values() for each in family.wanted()]
+            if not wanted:
+                return
+            jobs = [trace_job(self._sweep, candidate, rank=rank) for _, candidate, rank in wanted]
+            files = [trace_file(job) for job in jobs]
+            cached = {index: trace for index, file in enumerate(files) if (trace := read_trace(file)) is not None}
+            missing = [index for index in range(len(jobs)) if index not in cached]
+            fresh = server.trace([jobs[index] for index in missing]) if missing else iter(())
+            for index, trace in chain(cached.items(), ((missing[place], trace) for place, trace in fresh)):
+                family, candidate, _ = wanted[index]
+                family.add(candidate.micro_batch_size_per_gpu, trace)
+                if index in missing:
+                    write_trace(files[index], trace)
+                self._done += 1
+                self._progress(self._done, self._needed())
+
+    def _needed(self) -> int:
+        left = sum(len(family.wanted()) for family in self._families.values())
+        return self._done + left
+
+    def result(self) -> Traces:
+        """Estimates of all candidates of families that could be traced."""
+        estimates, ranks = {}, {}
+        device = self._sweep.workload.device
+        for candidate in self._candidates:
+            family = self._families[family_key(candidate)]
+            if family.error:
+                continue
+            micro_batch = candidate.micro_batch_size_per_gpu
+            terms, is_interpolated = family.terms(micro_batch, device=device)
+            known = [trace for traces in family.traces.values() for trace in traces.values()]
+            estimates[candidate.candidate_id] = estimate_from(
+                terms,
+                device=device,
+                is_interpolated=is_interpolated,
+                is_doubtful=any(trace.warnings for trace in known),
+            )
+            if not is_interpolated:
+                ranks[candidate.candidate_id] = tuple(family.traces[micro_batch].values())
+        return Traces(estimates=estimates, ranks=ranks, notes=self._notes(len(estimates)))
+
+    def _notes(self, traced: int) -> tuple[str, ...]:
+        families = self._families.values()
+        notes = [f"memory of {traced} of {len(self._candidates)} candidates by {self._done} fake engine traces"]
+        if self._sweep.workload.device == "cuda":
+            notes.append(
+                "traces are made on the CPU and unconfirmed on this GPU: only what is above 1.25 x budget is pruned"
+            )
+        errors = dict.fromkeys(family.error for family in families if family.error)
+        notes += [f"not traced, the closed form is used: {error}" for error in errors]
+        guessed = dict.fromkeys(
+            f"{warning.operator} at {warning.place}"
+            for family in families
+            for ranks in family.traces.values()
+            for trace in ranks.values()
+            for warning in trace.warnings
+        )
+        notes += [f"the trace made up a number that the model's code asked for: {each}" for each in guessed]
+        return tuple(notes)

@@ -1,0 +1,236 @@
+"""Predicts the step time of every candidate from those that were measured: linear in the work, with residuals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_solve, solve_triangular
+from scipy.optimize import nnls
+
+from raysweep.candidate import Candidate
+from raysweep.serde import canonical_json
+from raysweep.step_work import StepWork
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+ASSUMED_RATES = {
+    "cpu": StepWork(
+        compute_flops=5e10,
+        recompute_flops=5e10,
+        block_passes=1e3,
+        reduce_bytes=1e9,
+        gather_bytes=1e9,
+        collectives=5e3,
+        gather_calls=3e3,
+        micro_steps=1e3,
+        optimizer_bytes=3e9,
+        steps=2e2,
+    ),
+    "cuda": StepWork(
+        compute_flops=1.5e14,
+        recompute_flops=1.5e14,
+        block_passes=1.5e3,
+        reduce_bytes=5e10,
+        gather_bytes=1e11,
+        collectives=2e4,
+        gather_calls=1e4,
+        micro_steps=1e3,
+        optimizer_bytes=1e12,
+        steps=5e2,
+    ),
+}
+"""Device type -> units of each kind of work that a rank does in a second, before anything ran.
+
+Only their proportions matter, because measurements set the scale of all of them; and those are held loosely
+(`PRIOR_SPREAD`). The CUDA figures are of a current accelerator by its data sheet and have not been compared with a run.
+"""
+PRIOR_SPREAD = 1.5
+"""Standard deviation of a coefficient around its assumed value, relative to it."""
+
+SMOOTH_OVER_DOUBLINGS = 1.2
+"""Length, in doublings of the micro-batch, over which the model's error is taken to change."""
+RESIDUAL_SD = {"micro_batch": 0.06, "stage": 0.04, "family": 0.05, "family_micro_batch": 0.04, "own": 0.03}
+"""Standard deviations of the log error, by what two candidates must share for it to carry over.
+
+The micro-batch (caches, alignment), the stage, the family (stage, interval and further axes) as a whole and by
+micro-batch; `own` is each candidate's alone.
+"""
+LEAST_LOG_ERROR = 0.03
+"""A launch differs from the next of the same candidate by at least so much, however alike its steps were."""
+WIDEST_INFLATION = 5.0
+BAND_Z = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPoint:
+    """A candidate with its counted work."""
+
+    candidate: Candidate
+    work: StepWork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """A measured step time."""
+
+    step_time_s: float
+    log_error: float
+    """Standard error of its logarithm, from the spread of the steps; at least `LEAST_LOG_ERROR` is used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Predicted step times of all points, in their order."""
+
+    step_time_s: Array
+    log_sd: Array
+    """Standard deviation of the logarithm of what a launch would show, its own noise left out."""
+    coefficients: Mapping[str, float]
+    """Kind of work -> seconds a unit."""
+    noise: float
+    """Log error of one launch, as the fit takes it: `LEAST_LOG_ERROR` or what the residuals show."""
+
+    def fastest_s(self, z: float = BAND_Z) -> Array:
+        """The lower end of each band, in seconds."""
+        return np.asarray(self.step_time_s * np.exp(-z * self.log_sd))
+
+    def slowest_s(self, z: float = BAND_Z) -> Array:
+        """The upper end."""
+        return np.asarray(self.step_time_s * np.exp(z * self.log_sd))
+
+
+class StepTimeModel:
+    """Fits seconds a unit of work, non-negative, in relative error, and what the sum of them leaves unexplained.
+
+    The time of a step is sum_j c_j work_j. Its coefficients have the proportions of `ASSUMED_RATES` as a prior and are
+    fitted by non-negative least squares, whitened by the covariance of the residuals (`RESIDUAL_SD`). The residuals
+    then carry over to candidates that share something with a measured one; the band is that of universal kriging
+    (Rasmussen and Williams, Gaussian Processes for Machine Learning, section 2.7), the bounds on coefficients left out.
+
+    Args:
+        points: all candidates of the search.
+        device: device type of the workers.
+    """
+
+    def __init__(self, points: Sequence[StepPoint], *, device: str) -> None:
+        self._work = np.array([astuple(point.work) for point in points], dtype=np.float64).reshape(len(points), -1)
+        self._prior = 1 / np.array(astuple(ASSUMED_RATES[device]), dtype=np.float64)
+        self._residuals = _Residuals([point.candidate for point in points])
+
+    def fit(self, observed: Mapping[int, Observation]) -> Forecast:
+        """The forecast after measurements, each under the index of its point; without any, that of the prior."""
+        prior_s = self._work @ self._prior
+        if not observed:
+            log_sd = self._relative_sd(prior_s, np.diag((PRIOR_SPREAD * self._prior) ** 2))
+            log_sd = np.hypot(log_sd, math.sqrt(self._residuals.variance))
+            return self._forecast(prior_s, log_sd, self._prior, LEAST_LOG_ERROR)
+        at = np.array(list(observed))
+        cross = self._residuals.covariance(at)
+        times_s = np.array([each.step_time_s for each in observed.values()])
+        errors = np.maximum(LEAST_LOG_ERROR, [each.log_error for each in observed.values()])
+        prior = self._prior * math.exp(float(np.mean(np.log(times_s / prior_s[at]))))
+        inflation = 1.0
+        for _ in range(2):  # the second time with residuals as large as the first has found them
+            covariance = inflation * (cross[at] + np.diag(errors**2))
+            fitted = _Fit.of(self._work[at] / times_s[:, None], prior, covariance)
+            log_residuals = np.log(times_s / np.maximum(self._work[at] @ fitted.coefficients, 1e-12))
+            inflation = _inflation(fitted.whiten(log_residuals))
+        noise = float(np.median(errors) * math.sqrt(inflation))
+        return self._krige(fitted, at, log_residuals, inflation * cross, inflation * self._residuals.variance, noise)
+
+    def _krige(
+        self, fitted: _Fit, at: Indices, log_residuals: Array, cross: Array, variance: float, noise: float
+    ) -> Forecast:
+        """Carry the residuals over to all points, with the variance that is left."""
+        linear_s = np.maximum(self._work @ fitted.coefficients, 1e-12)
+        step_time_s = linear_s * np.exp(cross @ fitted.solve(log_residuals))
+        explained = np.einsum("ij,ji->i", cross, fitted.solve(cross.T))
+        left = np.maximum(variance - explained, 1e-6)
+        relative = self._work / linear_s[:, None]
+        unmatched = relative - cross @ fitted.solve(relative[at])
+        from_coefficients = np.einsum("ij,jk,ik->i", unmatched, fitted.coefficient_covariance, unmatched)
+        return self._forecast(
+            step_time_s, np.sqrt(left + np.maximum(from_coefficients, 0.0)), fitted.coefficients, noise
+        )
+
+    def _relative_sd(self, times_s: Array, covariance: Array) -> Array:
+        return np.asarray(np.sqrt(np.einsum("ij,jk,ik->i", self._work, covariance, self._work)) / times_s)
+
+    @staticmethod
+    def _forecast(step_time_s: Array, log_sd: Array, coefficients: Array, noise: float) -> Forecast:
+        names = [field.name for field in fields(StepWork)]
+        return Forecast(
+            step_time_s=step_time_s,
+            log_sd=log_sd,
+            coefficients=dict(zip(names, coefficients.tolist(), strict=True)),
+            noise=noise,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fit:
+    """Coefficients with their covariance, and the factor of the residuals' covariance."""
+
+    coefficients: Array
+    coefficient_covariance: Array
+    factor: Array
+
+    @classmethod
+    def of(cls, relative: Array, prior: Array, covariance: Array) -> _Fit:
+        """Fit relative @ coefficients to ones; rows are observations, columns kinds of work over the time."""
+        factor: Array = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
+        rows = solve_triangular(factor, relative, lower=True)
+        target = solve_triangular(factor, np.ones(len(relative)), lower=True)
+        # In units of the prior, so that all columns are of one size.
+        stacked = np.vstack([rows * prior, np.eye(len(prior)) / PRIOR_SPREAD])
+        solution, _ = nnls(stacked, np.concatenate([target, np.ones(len(prior)) / PRIOR_SPREAD]))
+        information = stacked.T @ stacked
+        return cls(
+            coefficients=solution * prior,
+            coefficient_covariance=np.linalg.inv(information) * np.outer(prior, prior),
+            factor=factor,
+        )
+
+    def whiten(self, values: Array) -> Array:
+        return np.asarray(solve_triangular(self.factor, values, lower=True))
+
+    def solve(self, values: Array) -> Array:
+        return np.asarray(cho_solve((self.factor, True), values))
+
+
+def _inflation(whitened: Array) -> float:
+    """How much larger than assumed the residuals are, as a variance; two imagined ones of size 1 steady it."""
+    return float(np.clip((np.sum(whitened**2) + 2.0) / (len(whitened) + 2.0), 1.0, WIDEST_INFLATION))
+
+
+class _Residuals:
+    """How the log errors of two candidates go together."""
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        further = [canonical_json(dict(each.deepspeed)) for each in candidates]
+        families = [
+            f"{each.zero_stage} {each.activation_checkpoint_interval} {axes}"
+            for each, axes in zip(candidates, further, strict=True)
+        ]
+        self._stages = np.array([each.zero_stage for each in candidates])
+        self._families = np.unique(families, return_inverse=True)[1]
+        self._doublings = np.log2([each.micro_batch_size_per_gpu for each in candidates])
+        self.variance = sum(sd**2 for sd in RESIDUAL_SD.values())
+
+    def covariance(self, at: Indices) -> Array:
+        """Of all candidates with those at `at`: a row each, a column each."""
+        near = np.exp(-(((self._doublings[:, None] - self._doublings[at]) / SMOOTH_OVER_DOUBLINGS) ** 2) / 2)
+        same_family = self._families[:, None] == self._families[at]
+        shared = {
+            "micro_batch": near,
+            "stage": self._stages[:, None] == self._stages[at],
+            "family": same_family,
+            "family_micro_batch": same_family * near,
+            "own": np.arange(len(self._stages))[:, None] == at,
+        }
+        return np.asarray(sum(RESIDUAL_SD[name] ** 2 * matrix for name, matrix in shared.items()), dtype=np.float64)
