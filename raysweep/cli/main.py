@@ -248,6 +248,22 @@ def report(
     verb.report(results, form="md" if markdown else "csv" if csv else "html", output=output)
 
 
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help="A results folder or URI.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+) -> None:
+    """Print what moved between two sweeps beyond the noise: rates, peaks, how candidates ended, and the winners.
+
+    \b
+    Example:
+        raysweep compare results/quickstart results/quickstart
+    """
+    from raysweep.cli import compare as verb
+
+    verb.compare_sweeps(first, second)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; ends the process with its exit code."""
     # A job that is told to end gets the same clean stop as Ctrl-C.

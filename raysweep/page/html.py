@@ -19,6 +19,9 @@ from raysweep.page.speed_map import stage_maps
 from raysweep.serde import to_dict
 from raysweep.units import format_bytes
 
+ROWS_AT_FIRST = 300
+"""Rows that the page shows before all are asked for; all are in the file, and all are printed."""
+
 
 def html_report(facts: ReportFacts) -> str:
     """The page.
@@ -73,6 +76,7 @@ def _rest(facts: ReportFacts) -> dict[str, Any]:
     digest = base64.b64encode(hashlib.sha256(f"\n{script}".encode()).digest()).decode()
     return {
         "rows": rows,
+        "limit": ROWS_AT_FIRST,
         "headings": HEADINGS,
         "numeric": NUMERIC,
         "statuses": sorted({row.status for row in rows}),

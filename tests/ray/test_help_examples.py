@@ -1,4 +1,4 @@
-"""The examples that the help of run, show and export gives, as they stand, on a small sweep of the same name."""
+"""The examples that the help of the verbs on results gives, as they stand, on a small sweep of the same name."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def _raysweep(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]
 
 def _examples(verb: str) -> list[list[str]]:
     lines = _raysweep(verb, "--help", folder=Path.cwd()).stdout.splitlines()
-    return [line.split()[1:] for line in lines if line.startswith("  raysweep ")]
+    return [line.split()[1:] for line in lines if line.strip().startswith("raysweep ")]
 
 
 @pytest.mark.timeout(600)
-def test_the_examples_of_run_show_and_export_work_in_this_order(tmp_path: Path) -> None:
+def test_the_examples_of_the_verbs_on_results_work_in_this_order(tmp_path: Path) -> None:
     sweep = {
         **TINY,
         "name": "quickstart",
@@ -36,10 +36,12 @@ def test_the_examples_of_run_show_and_export_work_in_this_order(tmp_path: Path) 
     }
     (tmp_path / "search_spaces").mkdir()
     (tmp_path / "search_spaces/quickstart.yaml").write_text(yaml.safe_dump(sweep))
-    for verb, exit_code in (("run", 5), ("show", 0), ("export", 0)):
+    for verb, exit_code in (("run", 5), ("show", 0), ("export", 0), ("report", 0), ("compare", 0)):
         examples = _examples(verb)
         assert examples
         for example in examples:
             ran = _raysweep(*example, folder=tmp_path)
             assert ran.returncode == exit_code, (example, ran.stdout, ran.stderr)
-    assert (tmp_path / "results/quickstart/best/ds_config.json").exists()
+    results = tmp_path / "results/quickstart"
+    assert (results / "best/ds_config.json").exists() and (results / "report.html").exists()
+    assert (tmp_path / "exported/hf/training_arguments.json").exists()

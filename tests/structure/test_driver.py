@@ -43,3 +43,9 @@ def test_planning_loads_nothing_heavy() -> None:
 def test_showing_results_loads_neither_torch_nor_ray() -> None:
     seen = _after_importing("raysweep.cli.main", "raysweep.cli.show")
     assert {"torch", "ray", "deepspeed"}.isdisjoint(seen["loaded"])
+
+
+def test_export_report_and_comparison_load_neither_torch_nor_ray() -> None:
+    verbs = ("raysweep.cli.export", "raysweep.cli.report", "raysweep.cli.compare")
+    seen = _after_importing("raysweep.cli.main", *verbs)
+    assert {"torch", "ray", "deepspeed"}.isdisjoint(seen["loaded"])

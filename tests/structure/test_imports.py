@@ -39,7 +39,8 @@ INSIDE = {
 
 DOORS = {
     "raysweep.cli.main": {
-        f"raysweep.cli.{verb}" for verb in ("init", "plan", "tracing", "memory", "run", "show", "export", "report")
+        f"raysweep.cli.{verb}"
+        for verb in ("init", "plan", "tracing", "memory", "run", "show", "export", "report", "compare")
     },
     "raysweep.search.sweep_run": {"raysweep.launch.in_process"},
     "raysweep.search.searchers": {"raysweep.search.guided", "raysweep.search.optuna_searcher"},

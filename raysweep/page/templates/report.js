@@ -7,6 +7,9 @@
   const text = document.getElementById("filter-text");
   const status = document.getElementById("filter-status");
   const stage = document.getElementById("filter-stage");
+  const more = document.getElementById("more");
+  // Laying out thousands of rows takes seconds, so the first are shown until all are asked for.
+  let limit = Number(table.dataset.limit);
   const valueOf = (row, column) => {
     const cell = row.cells[column];
     return cell.classList.contains("n")
@@ -25,23 +28,28 @@
       return ascending ? order : -order;
     });
     body.append(...keyed.map(([, row]) => row));
+    filter();
   };
   const filter = () => {
     const wanted = text.value.toLowerCase();
     let shown = 0;
-    for (const row of rows) {
+    for (const row of body.rows) {
       const fits = (!wanted || row.textContent.toLowerCase().includes(wanted))
         && (!status.value || row.dataset.status === status.value)
         && (!stage.value || row.cells[1].textContent === stage.value);
       row.hidden = !fits;
       shown += fits;
+      row.classList.toggle("rest", fits && shown > limit);
     }
     count.textContent = `${shown} of ${rows.length} candidates`;
+    more.hidden = shown <= limit;
+    more.textContent = `Show all ${shown}, not only the first ${limit}`;
   };
   Array.from(table.tHead.rows[0].cells).forEach((head, column) => {
     head.querySelector("button").addEventListener("click", () => sort(head, column));
   });
   for (const each of [text, status, stage]) each.addEventListener("input", filter);
+  more.addEventListener("click", () => { limit = Infinity; filter(); });
   document.getElementById("filters").hidden = false;
   filter();
 })();
