@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +17,7 @@ from raysweep.search.searcher import CandidateSearcher, OrderedSearcher
 from raysweep.serde import to_dict
 from raysweep.trial import Measurement, Phase, TrialStatus
 
+METHODS = ("guided", "optuna", "random", "stage_walk")
 FINALISTS = 3
 CONFIRM_ROUNDS = 3
 STEPS = 8
@@ -108,6 +111,23 @@ def launch(prospect: Prospect, grid: Grid, rng: random.Random) -> Measurement:
         figures=_figures(grid.draw(name, rng), prospect.global_batch_size, peak_bytes) if fits else None,
         peak_memory_bytes=peak_bytes,
     )
+
+
+def summary(grids: Sequence[Grid], played: Sequence[Played]) -> dict[str, float | None]:
+    """The figures of a method over searches, each with its grid; regrets in percent of the best rate."""
+    regrets = sorted(100 * grid.regret(each.chosen) for grid, each in zip(grids, played, strict=True))
+    counts = [len(each.launches) for each in played]
+    reached = sorted(each.trials_to(grid, regret=0.02) or math.inf for grid, each in zip(grids, played, strict=True))
+    typical = reached[len(reached) // 2]
+    return {
+        "trials_mean": round(statistics.fmean(counts), 2),
+        "trials_max": max(counts),
+        "regret_mean_pct": round(statistics.fmean(regrets), 2),
+        "regret_p90_pct": round(regrets[int(0.9 * (len(regrets) - 1))], 2),
+        "within_2pct_share": round(sum(regret <= 2 for regret in regrets) / len(regrets), 3),
+        "trials_to_2pct": None if math.isinf(typical) else typical,
+        "oom_mean": round(statistics.fmean(sum(rate is None for _, rate in each.launches) for each in played), 2),
+    }
 
 
 def _search(searcher: CandidateSearcher, grid: Grid, rng: random.Random) -> tuple[list[tuple[str, float | None]], str]:

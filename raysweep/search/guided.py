@@ -21,7 +21,7 @@ from raysweep.trial import Measurement, TrialStatus
 
 SEEDS = 5
 """Trials that are to tell the model's coefficients apart before it decides."""
-PLAUSIBLE_SHARE = 0.6
+PLAUSIBLE_SHARE = 0.75
 """A seed is predicted to reach at least this share of the best rate predicted, so that it may win, too."""
 WORTH_SHARE = 0.01
 """By how much a candidate must be able to beat the best to be worth a trial: a tie's margin."""

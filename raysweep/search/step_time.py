@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
@@ -49,8 +50,14 @@ ASSUMED_RATES = {
 Only their proportions matter, because measurements set the scale of all of them; and those are held loosely
 (`PRIOR_SPREAD`). The CUDA figures are of a current accelerator by its data sheet and have not been compared with a run.
 """
-PRIOR_SPREAD = 1.5
+PRIOR_SPREAD = 1.0
 """Standard deviation of a coefficient around its assumed value, relative to it."""
+SENT_FACTORS = (1.0, 0.2, 5.0, 25.0)
+"""How much dearer than assumed all communication may be, next to computation. Links differ more than devices do."""
+PASS_FACTORS = (1.0, 5.0, 25.0)
+"""The same of what a pass costs however small it is."""
+FACTOR_SPREAD = math.log(5)
+"""Standard deviation of the logarithm of a factor before anything ran."""
 
 SMOOTH_OVER_DOUBLINGS = 1.2
 """Length, in doublings of the micro-batch, over which the model's error is taken to change."""
@@ -126,8 +133,8 @@ class StepTimeModel:
 
     def fit(self, observed: Mapping[int, Observation]) -> Forecast:
         """The forecast after measurements, each under the index of its point; without any, that of the prior."""
-        prior_s = self._work @ self._prior
         if not observed:
+            prior_s = self._work @ self._prior
             log_sd = self._relative_sd(prior_s, np.diag((PRIOR_SPREAD * self._prior) ** 2))
             log_sd = np.hypot(log_sd, math.sqrt(self._residuals.variance))
             return self._forecast(prior_s, log_sd, self._prior, NOISES[0])
@@ -135,11 +142,17 @@ class StepTimeModel:
         cross = self._residuals.covariance(at)
         times_s = np.array([each.step_time_s for each in observed.values()])
         errors = np.array([each.log_error for each in observed.values()])
-        prior = self._prior * math.exp(float(np.mean(np.log(times_s / prior_s[at]))))
         relative = self._work[at] / times_s[:, None]
-        fits = [_Fit.of(relative, prior, cross[at] + np.diag(errors**2 + noise**2), noise=noise) for noise in NOISES]
-        fitted = max(fits, key=lambda fit: fit.log_evidence)
-        return self._krige(fitted, at, times_s, cross)
+
+        def fitted(factors: tuple[float, float], noise: float) -> _Fit:
+            covariance = cross[at] + np.diag(errors**2 + noise**2)
+            return _Fit.of(relative, self._prior * _multiples(factors), covariance, factors=factors, noise=noise)
+
+        # One after the other: all pairs of them would take four times as long and hardly differ.
+        tried = [fitted(factors, NOISES[1]) for factors in itertools.product(SENT_FACTORS, PASS_FACTORS)]
+        factors = max(tried, key=lambda fit: fit.log_evidence).factors
+        best = max((fitted(factors, noise) for noise in NOISES), key=lambda fit: fit.log_evidence)
+        return self._krige(best, at, times_s, cross)
 
     def _krige(self, fitted: _Fit, at: Indices, times_s: Array, cross: Array) -> Forecast:
         """Carry the residuals over to all points, with the variance that is left."""
@@ -175,13 +188,20 @@ class _Fit:
     coefficient_covariance: Array
     factor: Array
     """Lower Cholesky factor of the covariance of what the linear part leaves."""
+    factors: tuple[float, float]
     noise: float
     log_evidence: float
-    """Log marginal likelihood of the times, the bounds on coefficients left out; less noise is believed at first."""
+    """Log marginal likelihood of the times, bounds left out; factors of 1 and less noise are likelier at first."""
 
     @classmethod
-    def of(cls, relative: Array, prior: Array, covariance: Array, *, noise: float) -> _Fit:
-        """Fit relative @ coefficients to ones; rows are observations, columns kinds of work over the time."""
+    def of(
+        cls, relative: Array, prior: Array, covariance: Array, *, factors: tuple[float, float], noise: float
+    ) -> _Fit:
+        """Fit relative @ coefficients to ones; rows are observations, columns kinds of work over the time.
+
+        The prior gives the proportions of the coefficients; its scale is that of the times.
+        """
+        prior = prior / math.exp(float(np.mean(np.log(relative @ prior))))
         factor: Array = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
         # In units of the prior, so that all columns are of one size.
         rows = solve_triangular(factor, relative * prior, lower=True)
@@ -193,11 +213,13 @@ class _Fit:
         miss = target - rows @ ones
         log_evidence = -(miss @ np.linalg.solve(marginal, miss)) / 2
         log_evidence -= np.linalg.slogdet(marginal)[1] / 2 + np.log(np.diag(factor)).sum()
+        log_evidence -= sum((math.log(factor) / FACTOR_SPREAD) ** 2 for factor in factors) / 2
         log_evidence -= math.log(noise / NOISES[0]) ** 2 / 2
         return cls(
             coefficients=solution * prior,
             coefficient_covariance=np.linalg.inv(stacked.T @ stacked) * np.outer(prior, prior),
             factor=factor,
+            factors=factors,
             noise=noise,
             log_evidence=float(log_evidence),
         )
@@ -233,3 +255,11 @@ class _Residuals:
             "own": np.arange(len(self._stages))[:, None] == at,
         }
         return np.asarray(sum(RESIDUAL_SD[name] ** 2 * matrix for name, matrix in shared.items()), dtype=np.float64)
+
+
+def _multiples(factors: tuple[float, float]) -> Array:
+    """What each assumed coefficient is multiplied by, for a factor of communication and one of passes."""
+    sent, passes = factors
+    of = dict.fromkeys(("reduce_bytes", "gather_bytes", "collectives", "gather_calls"), sent)
+    of |= dict.fromkeys(("block_passes", "micro_steps"), passes)
+    return np.array([of.get(field.name, 1.0) for field in fields(StepWork)])
