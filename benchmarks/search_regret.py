@@ -1,11 +1,11 @@
 """Replays searches over recorded grids, 50 seeds a method; prints one JSON line a grid and method, and one a method.
 
-python benchmarks/search_regret.py [GRID.parquet ...] [--seeds 50] [--trials 12] [--methods guided optuna ...]
+python benchmarks/search_regret.py [GRID.parquet ...] [--seeds 50] [--trials 12] [--methods guided ...]
 
 Launches are drawn from one half of a grid's rounds, the truth is the other half's; candidates that the truth does not
-tell from the best count as regret 0. After the search the best three are confirmed by three more draws each, as the
-product does. `trials_to_2pct` is the median over the seeds of the launches until one within 2 % of the best; null where
-most seeds had none.
+tell from the best count as regret 0. After the search the best three are confirmed, as the product does.
+`trials_to_2pct` is the median over the seeds of the launches until one within 2 % of the best; null where most seeds
+had none.
 """
 
 from __future__ import annotations
