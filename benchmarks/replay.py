@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from raysweep.budget import CONFIRM_ROUNDS, CONFIRM_WINDOW_FACTOR
 from raysweep.candidate import Candidate
 from raysweep.measurement import Figures
 from raysweep.search.guided import GuidedSearcher
@@ -15,8 +18,10 @@ from raysweep.search.searcher import CandidateSearcher, OrderedSearcher
 from raysweep.serde import to_dict
 from raysweep.trial import Measurement, Phase, TrialStatus
 
+METHODS = ("guided", "optuna", "random", "stage_walk")
 FINALISTS = 3
-CONFIRM_ROUNDS = 3
+CONFIRM_DRAWS = CONFIRM_ROUNDS * CONFIRM_WINDOW_FACTOR
+"""A round of the confirmation has a window twice as long as a trial's, so it counts as two draws."""
 STEPS = 8
 
 Draw = Callable[[str, random.Random], float]
@@ -66,7 +71,7 @@ class Played:
 
 
 def play(method: str, grid: Grid, *, seed: int, trials: int) -> Played:
-    """Search by a method, then confirm the best three as the product does: three more launches each."""
+    """Search by a method, then confirm the best three as the product does: three rounds of twice the window."""
     rng = random.Random(seed)
     launches = _walk(grid, rng) if method == "stage_walk" else None
     stopped = "the walk ended"
@@ -108,6 +113,27 @@ def launch(prospect: Prospect, grid: Grid, rng: random.Random) -> Measurement:
         figures=_figures(grid.draw(name, rng), prospect.global_batch_size, peak_bytes) if fits else None,
         peak_memory_bytes=peak_bytes,
     )
+
+
+def summary(grids: Sequence[Grid], played: Sequence[Played]) -> dict[str, float | None]:
+    """The figures of a method over searches, each with its grid; regrets in percent of the best rate.
+
+    `within_2pct_share` is of what was chosen in the end, `reached_2pct_share` of what was launched at all.
+    """
+    regrets = sorted(100 * grid.regret(each.chosen) for grid, each in zip(grids, played, strict=True))
+    counts = [len(each.launches) for each in played]
+    reached = sorted(each.trials_to(grid, regret=0.02) or math.inf for grid, each in zip(grids, played, strict=True))
+    typical = reached[len(reached) // 2]
+    return {
+        "trials_mean": round(statistics.fmean(counts), 2),
+        "trials_max": max(counts),
+        "regret_mean_pct": round(statistics.fmean(regrets), 2),
+        "regret_p90_pct": round(regrets[int(0.9 * (len(regrets) - 1))], 2),
+        "within_2pct_share": round(sum(regret <= 2 for regret in regrets) / len(regrets), 3),
+        "reached_2pct_share": round(sum(map(math.isfinite, reached)) / len(reached), 3),
+        "trials_to_2pct": None if math.isinf(typical) else typical,
+        "oom_mean": round(statistics.fmean(sum(rate is None for _, rate in each.launches) for each in played), 2),
+    }
 
 
 def _search(searcher: CandidateSearcher, grid: Grid, rng: random.Random) -> tuple[list[tuple[str, float | None]], str]:
@@ -154,7 +180,7 @@ def _confirmed(launches: Sequence[tuple[str, float | None]], grid: Grid, rng: ra
     finalists = [name for _, name in sorted(measured, reverse=True)[:FINALISTS]]
 
     def mean_rate(name: str) -> float:
-        return sum(batches[name] / grid.draw(name, rng) for _ in range(CONFIRM_ROUNDS)) / CONFIRM_ROUNDS
+        return sum(batches[name] / grid.draw(name, rng) for _ in range(CONFIRM_DRAWS)) / CONFIRM_DRAWS
 
     return max(finalists, key=mean_rate) if finalists else None
 

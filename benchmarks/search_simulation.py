@@ -16,9 +16,8 @@ import json
 import math
 import random
 import statistics
-from collections.abc import Sequence
 
-from replay import Grid, Played, play
+from replay import METHODS, Grid, play, summary
 
 from raysweep.candidate import Candidate
 from raysweep.memory import estimate_memory
@@ -151,28 +150,12 @@ class _Truth:
         return total_s * math.exp(self._rng.gauss(0, OWN_SD))
 
 
-def summary(grids: Sequence[Grid], played: Sequence[Played]) -> dict[str, float | None]:
-    """The figures of a method over searches, each with its grid; regrets in percent of the best rate."""
-    regrets = sorted(100 * grid.regret(each.chosen) for grid, each in zip(grids, played, strict=True))
-    counts = [len(each.launches) for each in played]
-    reached = sorted(each.trials_to(grid, regret=0.02) or math.inf for grid, each in zip(grids, played, strict=True))
-    typical = reached[len(reached) // 2]
-    return {
-        "trials_mean": round(statistics.fmean(counts), 2),
-        "trials_max": max(counts),
-        "regret_mean_pct": round(statistics.fmean(regrets), 2),
-        "regret_p90_pct": round(regrets[int(0.9 * (len(regrets) - 1))], 2),
-        "within_2pct_share": round(sum(regret <= 2 for regret in regrets) / len(regrets), 3),
-        "trials_to_2pct": None if math.isinf(typical) else typical,
-        "oom_mean": round(statistics.fmean(sum(rate is None for _, rate in each.launches) for each in played), 2),
-    }
-
-
 def main() -> None:
+    """Print the figures of one method."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenarios", type=int, default=200)
     parser.add_argument("--trials", type=int, default=12)
-    parser.add_argument("--method", default="guided", choices=["guided", "optuna", "random", "stage_walk"])
+    parser.add_argument("--method", default="guided", choices=METHODS)
     arguments = parser.parse_args()
     grids = [scenario(seed) for seed in range(arguments.scenarios)]
     played = [play(arguments.method, grid, seed=seed, trials=arguments.trials) for seed, grid in enumerate(grids)]

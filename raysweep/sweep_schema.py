@@ -76,7 +76,7 @@ class SpaceSection(Section):
 class SearchSection(Section):
     """How candidates are chosen, and the most that may be spent."""
 
-    method: Literal["guided", "grid", "random", "optuna"] = "random"
+    method: Literal["guided", "grid", "random", "optuna"] = "guided"
     """guided: by a model of the step time. grid: every admitted candidate. random: a seeded sample. optuna: TPE."""
     seed: int = 0
     trials: Positive | None = None

@@ -61,7 +61,7 @@ space:
   zero_stage: [0, 1, 2, 3]
   activation_checkpoint_interval: [0, 1, 2]     # 0: none; k: every k-th block is recomputed in backward
   micro_batch_size_per_gpu: {_micro_batches(answers)}
-search: {{method: random, trials: 12}}            # or grid, or optuna
+search: {{method: guided, trials: 12}}            # or grid, random, optuna
 {"" if answers.on_gpu else "environment: {OMP_NUM_THREADS: 1}           # one thread a worker" + chr(10)}"""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from raysweep.candidate import Candidate
 from raysweep.results.interval import median_log_error
@@ -18,12 +19,15 @@ from raysweep.search.searcher import CandidateSearcher
 from raysweep.search.step_time import Array, Forecast, Observation, StepPoint, StepTimeModel
 from raysweep.trial import Measurement, TrialStatus
 
-SEEDS = 4
+SEEDS = 5
 """Trials that are to tell the model's coefficients apart before it decides."""
-PLAUSIBLE_SHARE = 0.6
+PLAUSIBLE_SHARE = 0.75
 """A seed is predicted to reach at least this share of the best rate predicted, so that it may win, too."""
 WORTH_SHARE = 0.01
 """By how much a candidate must be able to beat the best to be worth a trial: a tie's margin."""
+LEAST_PROBABILITY = 1e-12
+FAR_BELOW = -6.0
+"""Standard deviations below the best from which the expected gain is taken by its asymptote, to keep an order."""
 HARDLY_FITS = 0.05
 """Below this probability of fitting a candidate does not keep the search going."""
 
@@ -44,13 +48,13 @@ class _Outlook:
 
 
 class GuidedSearcher(CandidateSearcher):
-    """Proposes the candidate with the highest optimistic rate among what can fit, after a few seeds.
+    """Proposes what is expected to gain most over the best among what can fit, after a few seeds.
 
     The first seed is the one that is predicted to be fastest; each further seed is, of those predicted to be near the
     best, the one whose prediction is least certain, which is what tells the coefficients apart (greedy D-optimal
-    design). Then the highest upper end of a band goes first, weighed by the probability that it fits. The search ends
-    when no upper end is above the best measured by more than 1 %. The band is of two standard deviations: a statistical
-    stop and no proof.
+    design). Then goes first what is expected to gain most over the best (expected improvement: Jones, Schonlau and
+    Welch, 1998), times the probability that it fits. The search ends when no upper end of a band is above the best by
+    more than 1 %. The band is of two standard deviations: a statistical stop and no proof.
 
     Args:
         candidates: what may be launched.
@@ -90,8 +94,8 @@ class GuidedSearcher(CandidateSearcher):
         elif len(self._observed) < SEEDS:
             worth = self._worth_as_seed(forecast, rates, fits)
         else:
-            gain = self._samples / forecast.fastest_s() - self._best_rate(forecast)
-            worth = np.where(gain > 0, gain * fits, gain)
+            ahead = np.log(rates / self._best_rate(forecast))
+            worth = _log_expected_gain(ahead, forecast.log_sd) + np.log(np.maximum(fits, LEAST_PROBABILITY))
         left = self._indices_left()
         return self._prospects[left[int(np.argmax(worth[left]))]].candidate
 
@@ -213,3 +217,12 @@ class GuidedSearcher(CandidateSearcher):
             for name, (seconds, error) in state["observed"].items()
         }
         self._peaks_bytes = {self._index[name]: peak for name, peak in state["peaks_bytes"].items()}
+
+
+def _log_expected_gain(ahead: Array, log_sd: Array) -> Array:
+    """Logarithm of the mean of max(0, x) for a normal x with mean `ahead`."""
+    u = ahead / log_sd
+    with np.errstate(divide="ignore", invalid="ignore"):
+        near = np.log(norm.pdf(u) + u * norm.cdf(u))
+        far = norm.logpdf(u) - 2 * np.log(np.abs(u))
+    return np.asarray(np.log(log_sd) + np.where(u > FAR_BELOW, near, far))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
@@ -49,20 +50,28 @@ ASSUMED_RATES = {
 Only their proportions matter, because measurements set the scale of all of them; and those are held loosely
 (`PRIOR_SPREAD`). The CUDA figures are of a current accelerator by its data sheet and have not been compared with a run.
 """
-PRIOR_SPREAD = 1.5
+PRIOR_SPREAD = 1.0
 """Standard deviation of a coefficient around its assumed value, relative to it."""
+SENT_FACTORS = (1.0, 0.2, 5.0, 25.0)
+"""How much dearer than assumed all communication may be, next to computation. Links differ more than devices do."""
+PASS_FACTORS = (1.0, 5.0, 25.0)
+"""The same of what a pass costs however small it is."""
+FACTOR_SPREAD = math.log(5)
+"""Standard deviation of the logarithm of a factor before anything ran."""
 
 SMOOTH_OVER_DOUBLINGS = 1.2
 """Length, in doublings of the micro-batch, over which the model's error is taken to change."""
-RESIDUAL_SD = {"micro_batch": 0.06, "stage": 0.04, "family": 0.05, "family_micro_batch": 0.04, "own": 0.03}
+RESIDUAL_SD = {"micro_batch": 0.16, "stage": 0.06, "family": 0.05, "family_micro_batch": 0.04, "own": 0.03}
 """Standard deviations of the log error, by what two candidates must share for it to carry over.
 
 The micro-batch (caches, alignment), the stage, the family (stage, interval and further axes) as a whole and by
 micro-batch; `own` is each candidate's alone.
 """
-LEAST_LOG_ERROR = 0.03
-"""A launch differs from the next of the same candidate by at least so much, however alike its steps were."""
-WIDEST_INFLATION = 5.0
+NOISES = (0.03, 0.06, 0.12, 0.24)
+"""By how much a launch may differ from the next of the same candidate, as a standard deviation of the log time.
+
+The fit takes the one that explains what was measured best; one candidate on shared CPUs differs by 8 to 20 %.
+"""
 BAND_Z = 2.0
 
 
@@ -80,7 +89,7 @@ class Observation:
 
     step_time_s: float
     log_error: float
-    """Standard error of its logarithm, from the spread of the steps; at least `LEAST_LOG_ERROR` is used."""
+    """Standard error of its logarithm, from the spread of the steps; the noise between launches comes on top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +102,7 @@ class Forecast:
     coefficients: Mapping[str, float]
     """Kind of work -> seconds a unit."""
     noise: float
-    """Log error of one launch, as the fit takes it: `LEAST_LOG_ERROR` or what the residuals show."""
+    """Standard deviation of the log time between launches of one candidate, as the fit takes it: one of `NOISES`."""
 
     def fastest_s(self, z: float = BAND_Z) -> Array:
         """The lower end of each band, in seconds."""
@@ -124,39 +133,38 @@ class StepTimeModel:
 
     def fit(self, observed: Mapping[int, Observation]) -> Forecast:
         """The forecast after measurements, each under the index of its point; without any, that of the prior."""
-        prior_s = self._work @ self._prior
         if not observed:
+            prior_s = self._work @ self._prior
             log_sd = self._relative_sd(prior_s, np.diag((PRIOR_SPREAD * self._prior) ** 2))
             log_sd = np.hypot(log_sd, math.sqrt(self._residuals.variance))
-            return self._forecast(prior_s, log_sd, self._prior, LEAST_LOG_ERROR)
+            return self._forecast(prior_s, log_sd, self._prior, NOISES[0])
         at = np.array(list(observed))
         cross = self._residuals.covariance(at)
         times_s = np.array([each.step_time_s for each in observed.values()])
-        errors = np.maximum(LEAST_LOG_ERROR, [each.log_error for each in observed.values()])
-        prior = self._prior * math.exp(float(np.mean(np.log(times_s / prior_s[at]))))
-        inflation = 1.0
-        for _ in range(2):  # the second time with residuals as large as the first has found them
-            covariance = inflation * (cross[at] + np.diag(errors**2))
-            fitted = _Fit.of(self._work[at] / times_s[:, None], prior, covariance)
-            log_residuals = np.log(times_s / np.maximum(self._work[at] @ fitted.coefficients, 1e-12))
-            inflation = _inflation(fitted.whiten(log_residuals))
-        noise = float(np.median(errors) * math.sqrt(inflation))
-        return self._krige(fitted, at, log_residuals, inflation * cross, inflation * self._residuals.variance, noise)
+        errors = np.array([each.log_error for each in observed.values()])
+        relative = self._work[at] / times_s[:, None]
 
-    def _krige(
-        self, fitted: _Fit, at: Indices, log_residuals: Array, cross: Array, variance: float, noise: float
-    ) -> Forecast:
+        def fitted(factors: tuple[float, float], noise: float) -> _Fit:
+            covariance = cross[at] + np.diag(errors**2 + noise**2)
+            return _Fit.of(relative, self._prior * _multiples(factors), covariance, factors=factors, noise=noise)
+
+        # One after the other: all pairs of them would take four times as long and hardly differ.
+        tried = [fitted(factors, NOISES[1]) for factors in itertools.product(SENT_FACTORS, PASS_FACTORS)]
+        factors = max(tried, key=lambda fit: fit.log_evidence).factors
+        best = max((fitted(factors, noise) for noise in NOISES), key=lambda fit: fit.log_evidence)
+        return self._krige(best, at, times_s, cross)
+
+    def _krige(self, fitted: _Fit, at: Indices, times_s: Array, cross: Array) -> Forecast:
         """Carry the residuals over to all points, with the variance that is left."""
         linear_s = np.maximum(self._work @ fitted.coefficients, 1e-12)
-        step_time_s = linear_s * np.exp(cross @ fitted.solve(log_residuals))
+        step_time_s = linear_s * np.exp(cross @ fitted.solve(np.log(times_s / linear_s[at])))
         explained = np.einsum("ij,ji->i", cross, fitted.solve(cross.T))
-        left = np.maximum(variance - explained, 1e-6)
+        left = np.maximum(self._residuals.variance - explained, 1e-6)
         relative = self._work / linear_s[:, None]
         unmatched = relative - cross @ fitted.solve(relative[at])
         from_coefficients = np.einsum("ij,jk,ik->i", unmatched, fitted.coefficient_covariance, unmatched)
-        return self._forecast(
-            step_time_s, np.sqrt(left + np.maximum(from_coefficients, 0.0)), fitted.coefficients, noise
-        )
+        log_sd = np.sqrt(left + np.maximum(from_coefficients, 0.0))
+        return self._forecast(step_time_s, log_sd, fitted.coefficients, fitted.noise)
 
     def _relative_sd(self, times_s: Array, covariance: Array) -> Array:
         return np.asarray(np.sqrt(np.einsum("ij,jk,ik->i", self._work, covariance, self._work)) / times_s)
@@ -174,38 +182,51 @@ class StepTimeModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fit:
-    """Coefficients with their covariance, and the factor of the residuals' covariance."""
+    """Coefficients with their covariance, under noise of one size, and how well that size explains the times."""
 
     coefficients: Array
     coefficient_covariance: Array
     factor: Array
+    """Lower Cholesky factor of the covariance of what the linear part leaves."""
+    factors: tuple[float, float]
+    noise: float
+    log_evidence: float
+    """Log marginal likelihood of the times, bounds left out; factors of 1 and less noise are likelier at first."""
 
     @classmethod
-    def of(cls, relative: Array, prior: Array, covariance: Array) -> _Fit:
-        """Fit relative @ coefficients to ones; rows are observations, columns kinds of work over the time."""
+    def of(
+        cls, relative: Array, prior: Array, covariance: Array, *, factors: tuple[float, float], noise: float
+    ) -> _Fit:
+        """Fit relative @ coefficients to ones; rows are observations, columns kinds of work over the time.
+
+        The prior gives the proportions of the coefficients; its scale is that of the times.
+        """
+        prior = prior / math.exp(float(np.mean(np.log(relative @ prior))))
         factor: Array = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
-        rows = solve_triangular(factor, relative, lower=True)
-        target = solve_triangular(factor, np.ones(len(relative)), lower=True)
         # In units of the prior, so that all columns are of one size.
-        stacked = np.vstack([rows * prior, np.eye(len(prior)) / PRIOR_SPREAD])
-        solution, _ = nnls(stacked, np.concatenate([target, np.ones(len(prior)) / PRIOR_SPREAD]))
-        information = stacked.T @ stacked
+        rows = solve_triangular(factor, relative * prior, lower=True)
+        target = solve_triangular(factor, np.ones(len(relative)), lower=True)
+        ones = np.ones(len(prior))
+        stacked = np.vstack([rows, np.eye(len(prior)) / PRIOR_SPREAD])
+        solution, _ = nnls(stacked, np.concatenate([target, ones / PRIOR_SPREAD]))
+        marginal = np.eye(len(target)) + PRIOR_SPREAD**2 * rows @ rows.T
+        miss = target - rows @ ones
+        log_evidence = -(miss @ np.linalg.solve(marginal, miss)) / 2
+        log_evidence -= np.linalg.slogdet(marginal)[1] / 2 + np.log(np.diag(factor)).sum()
+        log_evidence -= sum((math.log(factor) / FACTOR_SPREAD) ** 2 for factor in factors) / 2
+        log_evidence -= math.log(noise / NOISES[0]) ** 2 / 2
         return cls(
             coefficients=solution * prior,
-            coefficient_covariance=np.linalg.inv(information) * np.outer(prior, prior),
+            coefficient_covariance=np.linalg.inv(stacked.T @ stacked) * np.outer(prior, prior),
             factor=factor,
+            factors=factors,
+            noise=noise,
+            log_evidence=float(log_evidence),
         )
 
-    def whiten(self, values: Array) -> Array:
-        return np.asarray(solve_triangular(self.factor, values, lower=True))
-
     def solve(self, values: Array) -> Array:
+        """The inverse of the covariance times values."""
         return np.asarray(cho_solve((self.factor, True), values))
-
-
-def _inflation(whitened: Array) -> float:
-    """How much larger than assumed the residuals are, as a variance; two imagined ones of size 1 steady it."""
-    return float(np.clip((np.sum(whitened**2) + 2.0) / (len(whitened) + 2.0), 1.0, WIDEST_INFLATION))
 
 
 class _Residuals:
@@ -234,3 +255,11 @@ class _Residuals:
             "own": np.arange(len(self._stages))[:, None] == at,
         }
         return np.asarray(sum(RESIDUAL_SD[name] ** 2 * matrix for name, matrix in shared.items()), dtype=np.float64)
+
+
+def _multiples(factors: tuple[float, float]) -> Array:
+    """What each assumed coefficient is multiplied by, for a factor of communication and one of passes."""
+    sent, passes = factors
+    of = dict.fromkeys(("reduce_bytes", "gather_bytes", "collectives", "gather_calls"), sent)
+    of |= dict.fromkeys(("block_passes", "micro_steps"), passes)
+    return np.array([of.get(field.name, 1.0) for field in fields(StepWork)])

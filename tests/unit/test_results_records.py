@@ -129,3 +129,15 @@ def test_parity_compares_equal_splits_only_where_the_forward_pass_is_random() ->
         for split, loss in ((1, 5.5), (2, 5.7))
     )
     assert loss_parity([mine, other], tolerance=0.01) == {"1": None, "2": None}
+
+
+def test_what_a_bound_ruled_out_is_told_from_what_was_left_when_the_search_stopped() -> None:
+    start = sweep(plan_row(1), plan_row(2), plan_row(4))
+    rows = derive_records(
+        start,
+        measurements=[completed(ident(1))],
+        stop_reason="the budget of 1 trials was spent",
+        bounded={ident(2): "not launched: at most 90 samples/s"},
+    )
+    assert [row.skip_rule for row in rows] == [None, SkipRule.THROUGHPUT_BOUND, SkipRule.SEARCH_STOPPED]
+    assert rows[1].reason == "not launched: at most 90 samples/s"

@@ -12,7 +12,7 @@ import pytest
 from builders import make_candidate, make_workload
 
 from raysweep.candidate import Candidate
-from raysweep.search.step_time import ASSUMED_RATES, LEAST_LOG_ERROR, Observation, StepPoint, StepTimeModel
+from raysweep.search.step_time import ASSUMED_RATES, NOISES, Observation, StepPoint, StepTimeModel
 from raysweep.step_work import step_work
 from raysweep.workload import gpt_shape
 from raysweep.zero_settings import ZeroSettings
@@ -74,7 +74,7 @@ def test_the_band_holds_most_of_what_was_not_measured() -> None:
     inside = []
     for seed in range(10):
         rng = random.Random(seed)
-        times_s = [seconds * math.exp(rng.gauss(0, LEAST_LOG_ERROR)) for seconds in _true_s(seed)]
+        times_s = [seconds * math.exp(rng.gauss(0, NOISES[0])) for seconds in _true_s(seed)]
         indices = rng.sample(range(len(POINTS)), 6)
         forecast = StepTimeModel(POINTS, device="cpu").fit(_observed(times_s, indices))
         rest = np.setdiff1d(np.arange(len(POINTS)), indices)
@@ -101,7 +101,7 @@ def test_coefficients_are_never_negative_and_noise_shows() -> None:
     model = StepTimeModel(POINTS, device="cpu")
     calm, wild = model.fit(_observed(times_s, indices)), model.fit(_observed(noisy, indices))
     assert min(wild.coefficients.values()) >= 0
-    assert wild.noise > 1.5 * calm.noise == pytest.approx(1.5 * LEAST_LOG_ERROR)
+    assert wild.noise > calm.noise == NOISES[0]
     assert wild.log_sd.mean() > calm.log_sd.mean()
 
 

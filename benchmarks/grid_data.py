@@ -1,0 +1,167 @@
+"""Reads recorded grids, and says how fast each candidate truly is and which of them tie."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from replay import Grid
+
+from raysweep.plan import make_plan
+from raysweep.results.interval import Interval, paired_log_ratio
+from raysweep.search.searchers import prospects
+from raysweep.sweep_file import Sweep, load_sweep
+from raysweep.trial import TrialStatus
+
+DATA = Path(__file__).parent / "data"
+SWEEP_KEY = b"sweep"
+COLUMNS = pa.schema(
+    {
+        "candidate_id": pa.string(),
+        "round": pa.int64(),
+        "status": pa.string(),
+        "reason": pa.string(),
+        "step_time_s_median": pa.float64(),
+        "step_time_s_iqr": pa.float64(),
+        "measured_steps": pa.int64(),
+        "peak_memory_bytes": pa.int64(),
+        "group_id": pa.string(),
+        "position_in_group": pa.int64(),
+        "started_at": pa.string(),
+    }
+)
+"""One row a launch. The sweep file is in the metadata."""
+NEAR = 0.1
+"""How much slower than the best a candidate may be to be told from it by further rounds."""
+SETTLED = 0.02
+"""Half width of the 95 % interval of a paired difference at which it counts as known."""
+
+Rounds = Mapping[str, Mapping[int, float]]
+"""candidate_id -> round -> step time in seconds, of the launches that completed."""
+
+
+def rounds_of(rows: Sequence[Mapping[str, Any]]) -> Rounds:
+    """The completed launches of a file's rows. A launch that failed is missing in its round."""
+    rounds: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if row["status"] == TrialStatus.COMPLETED:
+            rounds.setdefault(row["candidate_id"], {})[row["round"]] = row["step_time_s_median"]
+    return rounds
+
+
+def log_ratio(rounds: Rounds, candidate_id: str, reference: str) -> Interval:
+    """Logarithm of a candidate's step time over the reference's, by the rounds that have both."""
+    shared = sorted(rounds[candidate_id].keys() & rounds[reference].keys())
+    return paired_log_ratio(
+        [rounds[candidate_id][each] for each in shared], [rounds[reference][each] for each in shared]
+    )
+
+
+def best_of(rounds: Rounds) -> str:
+    """The candidate with the lowest geometric mean over its rounds. All have the same global batch."""
+    return min(rounds, key=lambda name: mean_s(rounds[name]))
+
+
+def mean_s(times_s: Mapping[int, float]) -> float:
+    """Geometric mean of step times over rounds, in seconds."""
+    return statistics.geometric_mean(times_s.values())
+
+
+def noise_pct(rounds: Rounds) -> float:
+    """Typical spread of one candidate over the rounds: median standard deviation of log step times, in percent."""
+    spreads = [statistics.stdev(map(math.log, times.values())) for times in rounds.values() if len(times) > 1]
+    return 100 * statistics.median(spreads) if spreads else math.nan
+
+
+def near_best(rounds: Rounds) -> list[str]:
+    """The best and those within 10 % of it."""
+    best = best_of(rounds)
+    limit = math.log1p(NEAR)
+    return [name for name in rounds if log_ratio(rounds, name, best).centre <= limit]
+
+
+def unsettled(rounds: Rounds) -> list[str]:
+    """Those near the best whose difference to it is not known within +-2 %."""
+    best = best_of(rounds)
+    wide = math.log1p(SETTLED)
+
+    def half_width(name: str) -> float:
+        ratio = log_ratio(rounds, name, best)
+        return (ratio.high - ratio.low) / 2
+
+    return [name for name in near_best(rounds) if name != best and half_width(name) > wide]
+
+
+def load_grid(path: Path, *, seed: int) -> Grid:
+    """A recorded grid to search in: launches are drawn from one half of the rounds, the truth is the other's.
+
+    Which rounds are in which half is decided by the seed. Candidates whose difference to the best, in the half of the
+    truth, has an interval that holds 0 are tied with it. A candidate that lacks a launch in either half is left out.
+    """
+    sweep, rows = read_rows(path)
+    plan = make_plan(sweep)
+    rounds = rounds_of(rows)
+    shown_rounds = _half_of_rounds(rounds, random.Random(seed))
+    shown = _of(rounds, lambda number: number in shown_rounds)
+    truth = _of({name: rounds[name] for name in shown}, lambda number: number not in shown_rounds)
+    too_large = {row["candidate_id"] for row in rows if row["status"] == TrialStatus.OOM}
+    peaks = {row["candidate_id"]: row["peak_memory_bytes"] for row in rows if row["peak_memory_bytes"]}
+    known = [each for each in prospects(sweep, plan) if each.candidate.candidate_id in truth.keys() | too_large]
+    batches = {each.candidate.candidate_id: each.global_batch_size for each in known}
+    best = best_of(truth)
+    return Grid(
+        prospects=known,
+        pruned=[row.candidate for row in plan.rows if row.status is TrialStatus.PRUNED],
+        draw=lambda name, rng: rng.choice(list(shown[name].values())),
+        peaks_bytes=peaks,
+        budget_bytes=plan.memory_budget_bytes,
+        rates={name: batches[name] / mean_s(times) for name, times in truth.items()},
+        tied=frozenset(name for name in truth if _ties(truth, name, best)),
+        device=sweep.workload.device,
+    )
+
+
+def read_rows(path: Path) -> tuple[Sweep, list[dict[str, Any]]]:
+    """The sweep of a recorded grid, and its launches."""
+    table = pq.read_table(path)
+    return sweep_of(table.schema.metadata[SWEEP_KEY].decode()), table.to_pylist()
+
+
+def recorded() -> list[Path]:
+    """The grids that come along, by name."""
+    return sorted(DATA.glob("*.parquet"))
+
+
+def sweep_of(text: str) -> Sweep:
+    """The sweep of a file's text."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "sweep.yaml")
+        path.write_text(text)
+        return load_sweep(path)
+
+
+def _half_of_rounds(rounds: Rounds, rng: random.Random) -> set[int]:
+    """Half of the rounds of the whole grid, and half of those that came after them."""
+    sizes = Counter(number for times in rounds.values() for number in times)
+    whole = [number for number, size in sizes.items() if size > len(rounds) / 2]
+    later = [number for number in sizes if number not in whole]
+    return {*rng.sample(sorted(whole), len(whole) // 2), *rng.sample(sorted(later), len(later) // 2)}
+
+
+def _of(rounds: Rounds, belongs: Callable[[int], bool]) -> Rounds:
+    chosen = {name: {number: t for number, t in times.items() if belongs(number)} for name, times in rounds.items()}
+    return {name: times for name, times in chosen.items() if times}
+
+
+def _ties(rounds: Rounds, name: str, best: str) -> bool:
+    """Whether a candidate near the best is not told from it. One round alone tells nothing, and ties nothing."""
+    ratio = log_ratio(rounds, name, best)
+    return name == best or (math.isfinite(ratio.low) and ratio.centre <= math.log1p(NEAR) and ratio.low <= 0.0)
