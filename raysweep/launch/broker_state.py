@@ -19,6 +19,8 @@ COLLATERAL_WAIT_S = 10.0
 CAUSE_WAIT_S = 45.0
 """How long it waits where all that is known are errors of ranks whose peer is gone: Ray takes 15 to 30 s to find that a
 node is lost."""
+LOST_WAIT_S = 10.0
+"""How long a broker that was started again waits for word of the ranks before it calls a candidate lost."""
 START_FAILURES_ALLOWED = 3
 """Groups in a row that may die before they register; then the sweep is told that none can start."""
 _LOST: Mapping[str, Any] = {
@@ -52,6 +54,9 @@ class BrokerState:
         self.start_failures = 0
         self.cannot_start = ""
         self.closing = ""
+        self.began_at = clock()
+        self.heard_of: dict[int, RankFailure] = {}
+        """Deaths in a group that this broker never knew."""
         self._sequence = 0
         self._awaits_death = False  # the broker ended a group whose death Ray has not reported yet
 
@@ -134,6 +139,7 @@ class BrokerState:
         if group is None or len(group.ranks) < self.world_size:
             self._count_start_failure(failures)
         if group is None:
+            self.heard_of |= failures
             return
         if job is not None and job.generation == group.generation and not job.finished:
             for rank, failure in failures.items():
@@ -215,7 +221,7 @@ class BrokerState:
         """What became of a submitted candidate, or None while it is not over."""
         job = self.job
         if job is None or job.sequence != sequence:
-            return dict(_LOST)
+            return self._result_of_a_lost_one()
         waited_s = 0.0 if job.first_failure_at is None else self.clock() - job.first_failure_at
         wait_s = CAUSE_WAIT_S if all(is_collateral(each) for each in job.failures.values()) else COLLATERAL_WAIT_S
         if not job.finished and waited_s > wait_s:
@@ -231,6 +237,13 @@ class BrokerState:
             "ranks": [job.ranks[rank] for rank in sorted(job.ranks)],
             "waited_s": 0.0 if job.handed_out_at is None else job.handed_out_at - job.submitted_at,
         }
+
+    def _result_of_a_lost_one(self) -> dict[str, Any] | None:
+        """Of a candidate that a former broker had: what killed that may have killed ranks, of which Ray yet tells."""
+        if not self.heard_of and self.clock() - self.began_at < LOST_WAIT_S:
+            return None
+        heard = [to_dict(failure) for failure in self.heard_of.values()]
+        return {**_LOST, "failures": heard or _LOST["failures"]}
 
     def waits_for(self) -> str:
         """What the submitted candidate waits for; empty where it runs, or there is none."""

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from raysweep.launch.broker_state import CAUSE_WAIT_S, COLLATERAL_WAIT_S, REAPER_GRACE_S, BrokerState
+from raysweep.launch.broker_state import (
+    CAUSE_WAIT_S,
+    COLLATERAL_WAIT_S,
+    LOST_WAIT_S,
+    REAPER_GRACE_S,
+    BrokerState,
+)
 from raysweep.outcome import DEADLINE_PASSED, PROCESS_DIED
 from raysweep.serde import to_dict
 from raysweep.trial import RankFailure
@@ -164,6 +170,8 @@ def test_a_rank_that_has_not_failed_may_yet_say_why(stage: Stage) -> None:
 
 
 def test_a_broker_that_was_started_again_knows_nothing_and_says_so(stage: Stage) -> None:
+    assert stage.state.result(7) is None, "it waits for word of the ranks"
+    stage.clock.now_s += LOST_WAIT_S
     (failure,) = stage.state.result(7)["failures"]
     assert failure["type_names"] == [PROCESS_DIED] and failure["message"] == "the broker died"
     assert (stage.state.ask("g0", 0) or {})["do"] == "leave"
@@ -180,6 +188,13 @@ def test_the_wait_for_a_group_is_told_apart_from_the_work(stage: Stage) -> None:
     stage.clock.now_s += 3
     stage.delivers(sequence)
     assert stage.result()["waited_s"] == 12
+
+
+def test_what_killed_the_broker_may_have_killed_ranks_and_that_is_the_cause(stage: Stage) -> None:
+    assert stage.state.result(7) is None
+    stage.state.died({1: _failure(1, "ray.exceptions.OutOfMemoryError", "ray.exceptions.RayError")})
+    (failure,) = stage.state.result(7)["failures"]
+    assert (failure["rank"], failure["type_names"][0]) == (1, "ray.exceptions.OutOfMemoryError")
 
 
 def test_what_a_candidate_waits_for_is_said_until_it_is_handed_out(stage: Stage) -> None:
