@@ -113,7 +113,13 @@ def render(candidate: Candidate, *, workload: Workload, base: Mapping[str, Any])
         optimizer["params"] = {"torch_adam": True, **optimizer.get("params", {})}
     for path, value in candidate.deepspeed.items():
         _set(config, path.split("."), value)
+    config["zero_optimization"] = {key: _whole(value) for key, value in config["zero_optimization"].items()}
     return config
+
+
+def _whole(value: Any) -> Any:
+    """Sizes and thresholds are integers in DeepSpeed's schema; `100000.0`, as some writers of YAML have it, is one."""
+    return int(value) if isinstance(value, float) and value.is_integer() and value > 1 else value
 
 
 def _set(config: dict[str, Any], path: list[str], value: Any) -> None:

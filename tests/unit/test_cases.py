@@ -100,6 +100,11 @@ def test_5e8_in_yaml_reaches_deepspeed_as_an_integer_b23(tmp_path: Path) -> None
     _is_an_integer_everywhere(load_sweep(path))
 
 
+def test_a_whole_number_written_with_a_point_reaches_deepspeed_as_an_integer_b23(tmp_path: Path) -> None:
+    zero = {"reduce_bucket_size": 500000000.0}
+    _is_an_integer_everywhere(_sweep_of(tmp_path, {"zero_optimization": zero}, memory_budget="8GiB"))
+
+
 def test_5e8_in_a_json_base_file_reaches_deepspeed_as_an_integer_b23(tmp_path: Path) -> None:
     (tmp_path / "base.json").write_text('{"zero_optimization": {"reduce_bucket_size": 5e8}}')
     _is_an_integer_everywhere(_sweep_of(tmp_path, "base.json", memory_budget="8GiB"))
