@@ -63,7 +63,7 @@ def plan(
     \b
     Examples:
         raysweep plan search_spaces/quickstart.yaml
-        raysweep plan search_spaces/quickstart_grid.yaml --trace
+        raysweep plan search_spaces/sharding_in_practice.yaml --trace
         raysweep plan --params 7e9 --devices 8 --layers 32 --hidden 4096 --seq-len 4096 --micro-batch 1
     """
     from raysweep.cli import plan as verb
