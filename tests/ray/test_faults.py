@@ -57,12 +57,15 @@ def test_a_killed_sweep_runs_only_the_rest_from_a_folder_that_was_moved_b53(tmp_
     space = {"zero_stage": [0, 1, 2, 3], "activation_checkpoint_interval": [0], "micro_batch_size_per_gpu": [1, 2]}
     one = {"count": 1, "resources_per_worker": {"CPU": 0.5}}
     search = {"method": "grid", "confirm": False}
-    path = write_sweep(tmp_path, space=space, search=search, workers=one, launcher="in_process")
+    # Long enough for the second driver to come while the first is at work.
+    measure = {"measured_seconds": 2.5, "warmup_max_steps": 4}
+    path = write_sweep(tmp_path, space=space, search=search, workers=one, measure=measure, launcher="in_process")
     process = start(path)
     journal = tmp_path / "results/journal.jsonl"
-    wait_for_line(journal, '"kind":"measurement"', count=5)
+    wait_for_line(journal, '"kind":"measurement"', count=1)
     second = start(path, "--resume")
     assert second.wait(timeout=60) == 2 and "a sweep is writing here" in second.output()
+    wait_for_line(journal, '"kind":"measurement"', count=5)
     kill(process.pid)
     process.wait(timeout=20)
     measured = [row["candidate_id"] for row in _journal_rows(journal)]
