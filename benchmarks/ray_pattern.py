@@ -108,10 +108,11 @@ def _one_trainer(config: Mapping[str, Any], *, requests: Mapping[str, Any], reso
             scaling_config=ScalingConfig(num_workers=request["workload"]["world_size"], resources_per_worker=resources),
             run_config=RunConfig(storage_path=storage),
         ).fit()
-    tune.report({"samples_per_s": result.metrics["samples_per_s"]})
+    tune.report({"samples_per_s": result.return_value})
 
 
-def _train(config: Mapping[str, Any]) -> None:
+def _train(config: Mapping[str, Any]) -> float:
+    """Samples a second, as Ray Train hands rank 0's return value on."""
     from raysweep.launch.worker_loop import ready_rank
     from raysweep.worker.loop import measure_candidate
 
@@ -119,7 +120,7 @@ def _train(config: Mapping[str, Any]) -> None:
     report = measure_candidate(request, ready_rank())
     step_s = sorted(report.step_times_s)[len(report.step_times_s) // 2]
     batch = request.workload.global_batch_size or 0
-    ray.train.report({"samples_per_s": batch / step_s})
+    return batch / step_s
 
 
 def agree(one: Rates, other: Rates) -> bool:
