@@ -130,7 +130,7 @@ class Compactor:
 
 
 def load_trials(root: str) -> list[TrialRecord]:
-    """The records of a results folder or URI; of the journal where there is no Parquet file yet.
+    """The records of a results folder or URI; of the journal where the Parquet file is behind it.
 
     Raises:
         RaysweepError: when nothing has been written there.
@@ -139,7 +139,7 @@ def load_trials(root: str) -> list[TrialRecord]:
 
 
 def load_measurements(root: str) -> pa.Table:
-    """The launches of a results folder or URI, as a table; of the journal where there is no Parquet file yet.
+    """The launches of a results folder or URI, as a table; of the journal where the Parquet file is behind it.
 
     Raises:
         RaysweepError: when nothing has been written there.
@@ -151,14 +151,18 @@ def _load(root: str, name: str) -> pa.Table:
     filesystem, folder = open_filesystem(root)
     path = f"{folder}/{name}"
     journal = Path(root, JOURNAL)
-    if journal.is_file() and not Path(path).exists():
-        contents = read_journal(journal)  # a sweep that has just begun, or whose disk was full
+    if journal.is_file() and not _is_newer(Path(path), journal):
+        contents = read_journal(journal)  # a sweep that is running, or was killed, or whose disk was full
         return (
             measurements_table(contents.measurements) if name == MEASUREMENTS else trials_table(records_from(contents))
         )
     if filesystem.get_file_info(path).type is not pafs.FileType.File:
         raise RaysweepError(message=f"no results here: {root} {_why_not(filesystem, folder, name)}")
     return pq.read_table(path, filesystem=filesystem)
+
+
+def _is_newer(parquet: Path, journal: Path) -> bool:
+    return parquet.exists() and parquet.stat().st_mtime_ns > journal.stat().st_mtime_ns
 
 
 def _why_not(filesystem: pafs.FileSystem, folder: str, name: str) -> str:

@@ -126,3 +126,13 @@ def test_an_unreachable_store_does_not_end_the_sweep(tmp_path: Path, monkeypatch
 def test_no_results_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(RaysweepError, match=r"has no trials\.parquet"):
         store.load_trials(str(tmp_path))
+
+
+def test_a_parquet_file_that_is_behind_the_journal_is_not_read(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "journal.jsonl") as journal:
+        journal.append("sweep", to_dict(sweep(plan_row(1), plan_row(2))))
+        journal.append("measurement", to_dict(completed(ident(1))))
+        store.Compactor(tmp_path / "journal.jsonl", uri=str(tmp_path)).finish()
+        journal.append("measurement", to_dict(completed(ident(2))))
+    statuses = [record.status for record in store.load_trials(str(tmp_path))]
+    assert statuses == [TrialStatus.COMPLETED] * 2
