@@ -250,18 +250,19 @@ class BrokerState:
         job = self.job
         if job is None or job.finished or job.handed_out_at is not None:
             return ""
-        up = len(self.group.ranks) if self.group else 0
         waited_s = self.clock() - job.submitted_at
         return (
-            f"waiting for workers: {up} of {self.world_size} are up after {waited_s:.0f} s "
+            f"waiting for workers: {self._ranks_up()} of {self.world_size} are up after {waited_s:.0f} s "
             f"(given up after {self.start_timeout_s:.0f} s)"
         )
 
+    def _ranks_up(self) -> int:
+        return len(self.group.ranks) if self.group else 0
+
     def _check_start(self, job: Job) -> None:
-        up = len(self.group.ranks) if self.group else 0
         if job.handed_out_at is None and self.clock() - job.submitted_at > self.start_timeout_s:
             self.cannot_start = (
-                f"{up} of {self.world_size} workers were up after {self.start_timeout_s:.0f} s "
+                f"{self._ranks_up()} of {self.world_size} workers were up after {self.start_timeout_s:.0f} s "
                 "(cluster.group_start_timeout_seconds)"
             )
 
