@@ -42,7 +42,7 @@ workers: {count: 2, resources_per_worker: {CPU: 1}}
 global_batch_size: 16
 memory_budget: 1GiB
 deepspeed: {zero_optimization: {reduce_bucket_size: 1e6, allgather_bucket_size: 1e6, stage3_prefetch_bucket_size: 1e6}}
-space: {zero_stage: [0, 1, 3], activation_checkpoint_interval: [0, 1], micro_batch_size_per_gpu: [1, 8]}
+space: {zero_stage: [0, 1, 3], activation_checkpoint_interval: [0, 1], micro_batch_size_per_gpu: [4, 8]}
 search: {method: grid}
 measure: {warmup_max_steps: 4, measured_seconds: 0.5}
 environment: {OMP_NUM_THREADS: 1}

@@ -157,7 +157,10 @@ class SweepFile(Section):
     @field_validator("environment", mode="before")
     @classmethod
     def _numbers_as_text(cls, value: Any) -> Any:
-        return {k: str(v) for k, v in value.items()} if isinstance(value, dict) else value
+        # `yes`, `null` and lists are left to be refused: what they mean in a shell is anybody's guess.
+        if not isinstance(value, dict):
+            return value
+        return {k: str(v) if type(v) in (int, float) else v for k, v in value.items()}
 
     @model_validator(mode="after")
     def _sections_agree(self) -> SweepFile:

@@ -81,6 +81,8 @@ def test_an_unknown_key_is_named_with_its_path(tmp_path: Path, key: str, message
         ("model.heads", 3, "model: hidden 32 must be a multiple of heads 3"),
         ("model.kind", "gtp", "model.kind: 'gtp': must be one of 'gpt', 'hf'"),
         ("model.kind", None, "model.kind: is required"),
+        ("environment", {"NCCL_DEBUG": None}, "environment.NCCL_DEBUG: None"),
+        ("environment", {"NCCL_DEBUG": True}, "environment.NCCL_DEBUG: True"),
         ("model", {"kind": "trainer"}, "model.kind: 'trainer': model kind trainer is not available in this version"),
         ("model", {"kind": "hf"}, "an hf model needs either config (a config.json) or config_class"),
         ("model", {"kind": "hf", "name": "gpt2"}, "model.name: unknown key; known here: kind, config, config_class"),
