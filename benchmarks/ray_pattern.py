@@ -55,15 +55,7 @@ Rates = dict[str, float]
 
 def through_warm_groups(sweep: Sweep, requests: Mapping[str, LaunchRequest], logs: str) -> tuple[float, Rates]:
     """Seconds, and candidate_id -> samples/s."""
-    workers = sweep.file.workers
-    spec = GroupSpec(
-        sweep_id=f"benchmark-{uuid.uuid4().hex[:8]}",
-        world_size=workers.count,
-        resources_per_worker=workers.resources_per_worker,
-        placement=workers.placement,
-        device=sweep.workload.device,
-        log_folder=logs,
-    )
+    spec = GroupSpec.of_sweep(sweep, sweep_id=f"benchmark-{uuid.uuid4().hex[:8]}", log_folder=logs)
     measured: list[Measurement] = []
     began_s = time.perf_counter()
     with WarmGroup(spec):

@@ -102,14 +102,7 @@ def record(sweep: Sweep, output: Path, *, whole_rounds: int, most_rounds: int) -
     workers = sweep.file.workers
     check_capacity(world_size=workers.count, resources_per_worker=workers.resources_per_worker)
     with tempfile.TemporaryDirectory() as logs:
-        spec = GroupSpec(
-            sweep_id=f"grid-{uuid.uuid4().hex[:8]}",
-            world_size=workers.count,
-            resources_per_worker=workers.resources_per_worker,
-            placement=workers.placement,
-            device=sweep.workload.device,
-            log_folder=logs,
-        )
+        spec = GroupSpec.of_sweep(sweep, sweep_id=f"grid-{uuid.uuid4().hex[:8]}", log_folder=logs)
         with WarmGroup(spec) as client:
             for number in range(recording.rounds_done + 1, most_rounds + 1):
                 chosen = _of_round(recording, list(requests), is_whole=number <= whole_rounds)

@@ -163,17 +163,8 @@ class _Run:
             launcher.close("sweep ended")
             return
         sweep_id = f"{self.sweep.sweep_sha256[:8]}-{uuid.uuid4().hex[:8]}"
-        workers = self.sweep.file.workers
-        spec = GroupSpec(
-            sweep_id=sweep_id,
-            world_size=workers.count,
-            resources_per_worker=workers.resources_per_worker,
-            placement=workers.placement,
-            device=self.sweep.workload.device,
-            log_folder=str(Path(self.recorder.paths.logs).absolute()),
-            start_timeout_s=self.sweep.file.cluster.group_start_timeout_seconds,
-            fresh=self.sweep.file.launcher == "fresh",
-        )
+        logs = str(Path(self.recorder.paths.logs).absolute())
+        spec = GroupSpec.of_sweep(self.sweep, sweep_id=sweep_id, log_folder=logs)
         group = WarmGroup(spec)
         with group as client:
             for line in group.tidied:
