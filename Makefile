@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 TEST_PATH := $(CURDIR)/tests:$(CURDIR)/tests/unit:$(CURDIR)/tests/ray
 
-.PHONY: sweep test test-slow chaos soak check format
+.PHONY: sweep test test-slow chaos soak bench check format
 
 # Set up, run the quickstart sweep, print the winner and where its files are.
 sweep: .venv/installed
@@ -24,6 +24,10 @@ chaos: .venv/installed
 # 150 candidates through warm groups: what grows, and what is left behind.
 soak: .venv/installed
 	PYTHONPATH="$(TEST_PATH)" $(BIN)/python tests/chaos/soak.py
+
+# Measure beside what users would pick instead, and write docs/benchmarks.md (an hour; ONLY=name,name for some).
+bench: .venv/installed
+	PYTHONPATH="$(CURDIR)" $(BIN)/python benchmarks/collect.py --only "$(ONLY)"
 
 # Format, lint, types, structure.
 check: .venv/installed
