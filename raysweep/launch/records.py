@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysweep.measurement import RankReport, reduce_reports
+from raysweep.measurement import Figures, RankReport, reduce_reports
 from raysweep.outcome import judge
+from raysweep.race import WindowEnd
 from raysweep.serde import from_dict, sha256_of
 from raysweep.trial import LaunchRequest, Measurement, RankFailure, TrialStatus
 
@@ -77,8 +78,23 @@ def measurement_of(request: LaunchRequest, answer: Answer) -> Measurement:
             candidate.micro_batch_size_per_gpu, candidate.gradient_accumulation_steps
         ),
     )
+    was_stopped = figures.window_end == WindowEnd.LOST
     return Measurement(
-        status=TrialStatus.COMPLETED, figures=figures, peak_memory_bytes=figures.peak_memory_bytes, **place
+        status=TrialStatus.STOPPED if was_stopped else TrialStatus.COMPLETED,
+        reason=_why_stopped(request, figures) if was_stopped else "",
+        figures=figures,
+        peak_memory_bytes=figures.peak_memory_bytes,
+        **place,
+    )
+
+
+def _why_stopped(request: LaunchRequest, figures: Figures) -> str:
+    race = request.race
+    assert race is not None, "only a race is lost"
+    best = figures.samples_per_s * figures.step_time_s_median / race.best_step_time_s
+    return (
+        f"stopped after {figures.measured_steps} timed steps: {figures.samples_per_s:.2f} samples/s, surely below "
+        f"{race.least_share:g} of the best, {best:.2f}"
     )
 
 

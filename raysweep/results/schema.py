@@ -18,6 +18,7 @@ SCHEMA_VERSION = 1
 _FIGURE_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("samples_per_s", pa.float64()),
     ("tokens_per_s", pa.float64()),
+    ("nonpadding_tokens_per_s", pa.float64()),
     ("step_time_s_median", pa.float64()),
     ("step_time_s_iqr", pa.float64()),
     ("step_times_s", pa.list_(pa.float64())),
@@ -41,6 +42,7 @@ _FIGURE_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("memory_pressure", pa.bool_()),
     ("cycled_data", pa.bool_()),
     ("random_forward", pa.bool_()),
+    ("window_end", pa.string()),
     ("device", pa.string()),
 )
 
@@ -71,6 +73,7 @@ _TRIAL_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("activation_checkpoint_interval", pa.int64()),
     ("micro_batch_size_per_gpu", pa.int64()),
     ("gradient_accumulation_steps", pa.int64()),
+    ("deepspeed", pa.string()),
     ("world_size", pa.int64()),
     ("global_batch_size", pa.int64()),
     ("status", pa.string()),
@@ -84,6 +87,7 @@ _TRIAL_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("confirmed_samples_per_s_low", pa.float64()),
     ("confirmed_samples_per_s_high", pa.float64()),
     ("tokens_per_s", pa.float64()),
+    ("nonpadding_tokens_per_s", pa.float64()),
     ("step_time_s_median", pa.float64()),
     ("step_time_s_iqr", pa.float64()),
     ("measured_steps", pa.int64()),

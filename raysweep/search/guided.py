@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from raysweep.candidate import Candidate
-from raysweep.results.interval import median_log_error
+from raysweep.measurement import median_log_error
 from raysweep.search.prospect import Prospect, fit_probability
 from raysweep.search.searcher import CandidateSearcher
 from raysweep.search.step_time import Array, Forecast, Observation, StepPoint, StepTimeModel
@@ -116,7 +116,11 @@ class GuidedSearcher(CandidateSearcher):
                 median=figures.step_time_s_median, iqr=figures.step_time_s_iqr, count=figures.measured_steps
             )
             self._observed[index] = Observation(step_time_s=figures.step_time_s_median, log_error=error)
-        if measurement.peak_memory_bytes and measurement.status in (TrialStatus.COMPLETED, TrialStatus.OOM):
+        if measurement.peak_memory_bytes and measurement.status in (
+            TrialStatus.COMPLETED,
+            TrialStatus.STOPPED,
+            TrialStatus.OOM,
+        ):
             self._peaks_bytes[index] = measurement.peak_memory_bytes
 
     def look_for_end(self) -> None:
@@ -143,6 +147,14 @@ class GuidedSearcher(CandidateSearcher):
             for index in self._indices_left()
             if outlook.at_most[index] <= outlook.best_rate * (1 + WORTH_SHARE)
         }
+
+    def to_beat(self) -> tuple[float, float] | None:
+        """See `CandidateSearcher.to_beat`: the best as fitted, so that one lucky launch stops nobody."""
+        if not self._observed:
+            return None
+        rates = self._samples / self._model.fit(self._observed).step_time_s
+        best = max(self._observed, key=lambda index: float(rates[index]))
+        return float(rates[best]), self._observed[best].log_error
 
     def _indices_left(self) -> list[int]:
         return [self._index[candidate.candidate_id] for candidate in self.left]

@@ -71,7 +71,11 @@ class OptunaSearcher(CandidateSearcher):
         """See `CandidateSearcher.learn`."""
         figures, peak_bytes = measurement.figures, measurement.peak_memory_bytes
         excess = -1.0 if figures else 1.0
-        if peak_bytes and self._budget_bytes and measurement.status in (TrialStatus.COMPLETED, TrialStatus.OOM):
+        if (
+            peak_bytes
+            and self._budget_bytes
+            and measurement.status in (TrialStatus.COMPLETED, TrialStatus.STOPPED, TrialStatus.OOM)
+        ):
             excess = peak_bytes / self._budget_bytes - 1
         self._tell(candidate, samples_per_s=figures.samples_per_s if figures else 0.0, excess=excess)
 

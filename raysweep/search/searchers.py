@@ -35,6 +35,7 @@ def make_searcher(sweep: Sweep, plan: SweepPlan, kept: Mapping[str, Measurement]
     options: dict[str, Any] = {
         "trials": trials,
         "trials_spent": f"the budget of {most} trials, for {len(order)} admitted candidates, was spent",
+        "racing": section.races(),
         "seconds": section.budget().seconds_allowed(sweep.workload.world_size),
     }
     if trials is not None and trials >= len(left):
