@@ -8,11 +8,15 @@ from pydantic import Field, field_validator, model_validator
 
 from raysweep.budget import GUIDED_TRIALS, MeasurementWindow, SearchBudget
 from raysweep.candidate import ZERO_STAGES
-from raysweep.ds_config import FILLED_KEYS
+from raysweep.constraint import HPZ_KEY, OFFLOAD_KEY
+from raysweep.ds_config import AUTO_SIZES, FILLED_KEYS
 from raysweep.model_schema import AnyModel, GptModel
 from raysweep.objective import Goal, Objective
 from raysweep.section import NotNegative, Positive, Section
 from raysweep.units import ByteSize, Count
+
+AXIS_OF = {OFFLOAD_KEY: "offload_optimizer", HPZ_KEY: "zero_hpz_partition_size"}
+"""DeepSpeed's key -> the axis of the space that sets it."""
 
 
 class DataSection(Section):
@@ -53,8 +57,14 @@ class SpaceSection(Section):
     micro_batch_size_per_gpu: list[Positive] = Field(min_length=1)
     gradient_accumulation_steps: list[Positive] = Field(default=[1], min_length=1)
     """Only with `global_batch_size: free`; a fixed global batch decides the accumulation."""
+    offload_optimizer: list[Literal["none", "cpu"]] = Field(default=["none"], min_length=1)
+    """Where the optimizer's states live: on the device, or in host memory. From stage 1 on."""
+    zero_hpz_partition_size: list[Positive] = Field(default=[1], min_length=1)
+    """Workers over which stage 3 keeps a second copy of its parameters: 1 is none; the workers of a node are usual."""
     deepspeed: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
-    """Further axes: DeepSpeed keys by dotted path, e.g. zero_optimization.reduce_bucket_size: [2e6, 5e8]."""
+    """Further axes: DeepSpeed keys by dotted path, e.g. zero_optimization.reduce_bucket_size: [auto, 5e8]."""
+    constraints: list[str] = Field(default_factory=list)
+    """Expressions over the axes that a candidate must keep, e.g. `zero_stage < 3 or micro_batch_size_per_gpu >= 4`."""
 
     @field_validator("zero_stage")
     @classmethod
@@ -71,6 +81,10 @@ class SpaceSection(Section):
         for key in axes:
             if key in FILLED_KEYS:
                 raise ValueError(f"{key} is filled from the stage, the batch and the precision, so it is no axis")
+            if key in (OFFLOAD_KEY, HPZ_KEY):
+                raise ValueError(f"{key} has an axis of its own: space.{AXIS_OF[key]}")
+            if "auto" in axes[key] and key not in AUTO_SIZES:
+                raise ValueError(f"{key} has no auto; those with one are {', '.join(AUTO_SIZES)}")
         return axes
 
 

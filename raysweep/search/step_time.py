@@ -30,6 +30,7 @@ ASSUMED_RATES = {
         gather_calls=3e3,
         micro_steps=1e3,
         optimizer_bytes=3e9,
+        offload_bytes=3e9,
         steps=2e2,
     ),
     "cuda": StepWork(
@@ -42,6 +43,7 @@ ASSUMED_RATES = {
         gather_calls=1e4,
         micro_steps=1e3,
         optimizer_bytes=1e12,
+        offload_bytes=2e10,
         steps=5e2,
     ),
 }
