@@ -11,6 +11,7 @@ from raysweep.budget import MeasurementWindow
 from raysweep.candidate import Candidate
 from raysweep.measurement import Figures
 from raysweep.objective import Objective
+from raysweep.probe import Probe
 from raysweep.race import Race
 from raysweep.workload import Workload
 
@@ -130,6 +131,8 @@ class Measurement:
     worker_pids: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     log_paths: tuple[str, ...] = ()
+    probe: Probe | None = None
+    """The micro-benchmark of the worker group, with the first of its launches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,8 @@ class GroupSpec:
     placement: str
     device: str
     log_folder: str
+    precision: str = "bf16"
+    """Of the micro-benchmark that each group begins with."""
     start_timeout_s: float = 600.0
     fresh: bool = False
     """One worker group a candidate; else a group lives until something ends it."""
@@ -118,6 +120,8 @@ def _trainer(spec: GroupSpec, storage: str) -> TorchTrainer:
         train_loop_config={
             "sweep_id": spec.sweep_id,
             "log_folder": spec.log_folder,
+            "device": spec.device,
+            "precision": spec.precision,
         },
         torch_config=TorchConfig(
             backend="cpu:gloo,cuda:nccl" if spec.device == "cuda" else "gloo", timeout_s=COLLECTIVE_TIMEOUT_S

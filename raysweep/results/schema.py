@@ -62,6 +62,7 @@ _MEASUREMENT_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("nodes", pa.list_(pa.string())),
     ("log_paths", pa.list_(pa.string())),
     ("failures", pa.string()),
+    ("probe", pa.string()),
     ("started_at", pa.string()),
     ("wall_s", pa.float64()),
     ("waited_s", pa.float64()),
@@ -144,4 +145,5 @@ def _measurement_row(measurement: Measurement) -> dict[str, Any]:
     row = to_dict(measurement)
     figures = row.pop("figures") or {}
     told = {name: value for name, value in row.items() if value not in (None, [])}
-    return row | figures | told | {"failures": canonical_json(row["failures"])}
+    texts = {name: canonical_json(row[name]) for name in ("failures", "probe") if row[name] is not None}
+    return row | figures | told | texts

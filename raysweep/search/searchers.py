@@ -45,7 +45,9 @@ def make_searcher(sweep: Sweep, plan: SweepPlan, kept: Mapping[str, Measurement]
         # scipy takes most of a second to load.
         from raysweep.search.guided import GuidedSearcher
 
-        options |= {"device": sweep.workload.device, "memory_budget_bytes": plan.memory_budget_bytes}
+        workload = sweep.workload
+        options |= {"device": workload.device, "world_size": workload.world_size}
+        options |= {"memory_budget_bytes": plan.memory_budget_bytes}
         searcher = GuidedSearcher(left, prospects=prospects(sweep, plan), **options)
     elif section.method == "optuna":
         # An extra, and seconds to load.

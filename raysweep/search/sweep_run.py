@@ -170,6 +170,7 @@ class _Run:
             resources_per_worker=workers.resources_per_worker,
             placement=workers.placement,
             device=self.sweep.workload.device,
+            precision=self.sweep.workload.precision,
             log_folder=str(Path(self.recorder.paths.logs).absolute()),
             start_timeout_s=self.sweep.file.cluster.group_start_timeout_seconds,
             fresh=self.sweep.file.launcher == "fresh",
