@@ -84,7 +84,7 @@ def load_sweep(path: str | Path, *, search: Mapping[str, Any] | None = None, res
     base, notes = prepare_base(_base_config(file, path), precision=file.precision, optimizer=_optimizer(file))
     workload = _workload(file, path.parent)
     space = _space(file)
-    space.check_global_batch(global_batch_size=workload.global_batch_size, world_size=workload.world_size)
+    space.check(global_batch_size=workload.global_batch_size, world_size=workload.world_size)
     return Sweep(
         file=file, path=path, text=text, workload=workload, space=space, base_ds_config=base, notes=tuple(notes)
     )
@@ -168,7 +168,10 @@ def _space(file: SweepFile) -> SearchSpace:
         activation_checkpoint_interval=tuple(dict.fromkeys(file.space.activation_checkpoint_interval)),
         micro_batch_size_per_gpu=tuple(dict.fromkeys(file.space.micro_batch_size_per_gpu)),
         gradient_accumulation_steps=tuple(dict.fromkeys(file.space.gradient_accumulation_steps)),
+        offload_optimizer=tuple(dict.fromkeys(file.space.offload_optimizer)),
+        zero_hpz_partition_size=tuple(dict.fromkeys(file.space.zero_hpz_partition_size)),
         deepspeed={key: tuple(values) for key, values in file.space.deepspeed.items()},
+        constraints=tuple(file.space.constraints),
     )
 
 

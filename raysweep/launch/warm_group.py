@@ -38,6 +38,8 @@ class GroupSpec:
     placement: str
     device: str
     log_folder: str
+    precision: str = "bf16"
+    """Of the micro-benchmark that each group begins with."""
     start_timeout_s: float = 600.0
     fresh: bool = False
     """One worker group a candidate; else a group lives until something ends it."""
@@ -52,6 +54,7 @@ class GroupSpec:
             resources_per_worker=workers.resources_per_worker,
             placement=workers.placement,
             device=sweep.workload.device,
+            precision=sweep.workload.precision,
             log_folder=log_folder,
             start_timeout_s=sweep.file.cluster.group_start_timeout_seconds,
             fresh=sweep.file.launcher == "fresh",
@@ -134,6 +137,8 @@ def _trainer(spec: GroupSpec, storage: str) -> TorchTrainer:
         train_loop_config={
             "sweep_id": spec.sweep_id,
             "log_folder": spec.log_folder,
+            "device": spec.device,
+            "precision": spec.precision,
         },
         torch_config=TorchConfig(
             backend="cpu:gloo,cuda:nccl" if spec.device == "cuda" else "gloo", timeout_s=COLLECTIVE_TIMEOUT_S

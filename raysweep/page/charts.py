@@ -9,7 +9,7 @@ from markupsafe import Markup
 from raysweep.page.facts import ReportFacts
 from raysweep.page.svg import Dot, Line, Plot, draw
 from raysweep.results.records import TrialRecord
-from raysweep.results.select import best_known_rate
+from raysweep.results.worth import best_known_rate
 from raysweep.trial import TrialStatus
 from raysweep.units import MIB
 

@@ -62,7 +62,10 @@ def gather(contents: JournalContents, *, name: str, sweep_file: str = "") -> Rep
         sweep=contents.sweep,
         records=records,
         selection=choose_winner(
-            records, measurements=measurements, allow_loss_difference=contents.sweep.allow_loss_difference
+            records,
+            measurements=measurements,
+            allow_loss_difference=contents.sweep.allow_loss_difference,
+            objective=contents.sweep.objective,
         ),
         search_launches=[each for each in measurements if each.phase in (Phase.SEARCH, Phase.RETRY)],
         rounds=confirmations(measurements),

@@ -80,7 +80,7 @@ class Recorder:
             candidate_id: measurement
             for candidate_id, measurement in standing.items()
             if measurement.failure_kind is not FailureKind.INFRASTRUCTURE
-            and measurement.status not in (TrialStatus.TIMED_OUT, TrialStatus.STOPPED)
+            and measurement.status is not TrialStatus.TIMED_OUT
             and not (retry_failed and measurement.status is TrialStatus.FAILED)
         }
 
@@ -131,6 +131,7 @@ def sweep_start(sweep: Sweep, plan: SweepPlan) -> SweepStart:
         resources_per_worker=sweep.file.workers.resources_per_worker,
         memory_budget_bytes=plan.memory_budget_bytes,
         allow_loss_difference=sweep.file.allow_loss_difference,
+        objective=sweep.file.objective.noun(),
         versions=installed_versions(),
         started_at=utc_now(),
         plan_rows=plan.rows,

@@ -21,7 +21,7 @@ from raysweep.launch.warm_group import GroupSpec, WarmGroup
 from raysweep.plan import SweepPlan, make_plan
 from raysweep.results.confirm import demoted
 from raysweep.results.export import remove_best, write_best, write_selection
-from raysweep.results.finalists import finalists
+from raysweep.results.finalists import finalists, ineligible_because
 from raysweep.results.records import TrialRecord
 from raysweep.results.report import failures_by_cause
 from raysweep.results.select import Selection, choose_winner
@@ -211,8 +211,9 @@ class _Run:
                 records,
                 allow_loss_difference=self.sweep.file.allow_loss_difference,
                 excluded=demoted(contents.measurements),
+                objective=self.sweep.file.objective.noun(),
             )
-            if not chosen or any(record.confirmed for record in records):
+            if not chosen or any(self._may_win(record) for record in records if record.confirmed):
                 return
             self.observer.note(f"confirming {', '.join(chosen)} in three fresh groups")
             confirm(
@@ -221,6 +222,12 @@ class _Run:
                 on_launching=lambda each, number: self.observer.launching(each, Phase.CONFIRM, number),
                 on_measured=self._record,
             )
+
+    def _may_win(self, record: TrialRecord) -> bool:
+        file = self.sweep.file
+        return not ineligible_because(
+            record, allow_loss_difference=file.allow_loss_difference, objective=file.objective.noun()
+        )
 
     def _record(self, measurements: list[Measurement]) -> None:
         self.recorder.measured(measurements)
@@ -239,6 +246,7 @@ class _Run:
             records,
             measurements=contents.measurements,
             allow_loss_difference=self.sweep.file.allow_loss_difference,
+            objective=self.sweep.file.objective.noun(),
         )
         root = self.recorder.paths.root
         write_selection(root, selection)
@@ -256,7 +264,7 @@ class _Run:
             causes = "".join(
                 f"\n{each.count:4d} x {each.cause}, e.g. {each.example}" for each in failures_by_cause(records)
             )
-            raise NothingSucceeded(message=f"no candidate completed within the budget{causes}")
+            raise NothingSucceeded(message=f"{selection.none_because}{causes}")
         return SweepResult(
             selection=selection,
             records=records,

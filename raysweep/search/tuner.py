@@ -115,7 +115,8 @@ class _WithRequests(Searcher):  # type: ignore[misc]
         suggestion = self._searcher.suggest(trial_id)
         if not isinstance(suggestion, dict):
             return suggestion
-        return suggestion | {"request": json.dumps(to_dict(self._requests[suggestion["candidate_id"]]))}
+        request = self._searcher.in_race(self._requests[suggestion["candidate_id"]])
+        return suggestion | {"request": json.dumps(to_dict(request))}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Ray Tune's hook."""

@@ -42,7 +42,7 @@ def measure_candidate(request: LaunchRequest, rank: RankContext) -> RankReport:
         memory = training.build_and_weigh()
         if request.workload.device == "cpu":
             training.check_budget(memory)
-        timing = clock(training.stepper, request.window, device)
+        timing = clock(training.stepper, request.window, device, request.race)
         report = training.report(memory, timing)
     finally:
         training.tear_down()
@@ -129,6 +129,8 @@ class _Training:
             "foreign_bytes": usage.foreign_bytes,
             "cycled_data": self._batches.has_cycled,
             "random_forward": self.stepper.random_forward,
+            "window_end": timing.window_end,
+            "nonpadding_tokens": timing.nonpadding_tokens,
         }
 
     def _late_loss(self) -> float | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from raysweep.budget import MeasurementWindow
 from raysweep.errors import ConfigError, NoSteps, NumericsError
 from raysweep.measurement import has_settled
+from raysweep.race import Race, window_end
 from raysweep.worker.data import Batches
 from raysweep.worker.device import Device, MemoryGauge
 from raysweep.worker.process import RankContext
@@ -36,6 +37,8 @@ class Step:
     """This rank's process CPU time."""
     skipped: bool
     """Whether loss-scale overflow skipped the update."""
+    nonpadding_tokens: int | None
+    """Of this rank; None where its batches show neither a mask nor tokens."""
 
 
 class Stepper:
@@ -56,6 +59,7 @@ class Stepper:
         self._device = device
         self._rank = rank
         self._skipped_in_a_row = 0
+        self._token_masks: list[Tensor | None] = []
         self.losses: list[float] = []
         """Mean loss of this rank's micro-batches, for each step from the engine's first."""
         self.skipped_steps = 0
@@ -85,11 +89,24 @@ class Stepper:
             [time_s, float(skipped_here), 0.0 if math.isfinite(loss) else 1.0 + self._rank.rank]
         )
         self._note(loss, skipped=bool(skipped), broken_rank=int(broken) - 1 if broken else None)
-        return Step(time_s=slowest_s, cpu_time_s=cpu_time_s, skipped=bool(skipped))
+        return Step(
+            time_s=slowest_s,
+            cpu_time_s=cpu_time_s,
+            skipped=bool(skipped),
+            nonpadding_tokens=self._count_tokens(),
+        )
+
+    def _count_tokens(self) -> int | None:
+        """Tokens of the last step that are no padding; counted behind the stopwatch."""
+        masks, self._token_masks = self._token_masks, []
+        counts = [int(mask.count_nonzero()) for mask in masks if mask is not None]
+        return sum(counts) if len(counts) == len(masks) else None
 
     def _micro_step(self, mark: Mark) -> Tensor:
         mark("forward")
-        batch = {name: tensor.to(self._device.place, non_blocking=True) for name, tensor in next(self._batches).items()}
+        on_host = next(self._batches)
+        self._token_masks.append(_token_mask(on_host))
+        batch = {name: tensor.to(self._device.place, non_blocking=True) for name, tensor in on_host.items()}
         loss = self._forward(batch)
         mark("backward")
         self._engine.backward(loss)
@@ -118,6 +135,14 @@ class Stepper:
         if self._skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW:
             message = f"{self._skipped_in_a_row} steps in a row were skipped: gradients are not finite (loss: {loss})"
             raise NumericsError(message=message, **place)
+
+
+def _token_mask(batch: Mapping[str, Tensor]) -> Tensor | None:
+    """Nonzero where a token counts: the attention mask, else every token of the inputs; None where it has neither."""
+    mask, tokens = batch.get("attention_mask"), batch.get("input_ids")
+    if mask is not None and mask.ndim == 2:
+        return mask
+    return None if tokens is None else torch.ones((), dtype=torch.bool).expand(tokens.shape)
 
 
 def _random_state(place: torch.device) -> bytes:
@@ -224,10 +249,14 @@ class TimeFigures:
     step_times_s: tuple[float, ...]
     cpu_time_s: float
     warmup_steps: int
+    nonpadding_tokens: int | None
+    window_end: str
 
 
-def clock(stepper: Stepper, window: MeasurementWindow, device: Device) -> TimeFigures:
+def clock(stepper: Stepper, window: MeasurementWindow, device: Device, race: Race | None = None) -> TimeFigures:
     """Warm up until settled, then time steps; skipped steps are in neither.
+
+    A race may end the window early, or extend it (`raysweep.race.window_end`).
 
     Raises:
         NoSteps: when the window asks for none.
@@ -235,16 +264,19 @@ def clock(stepper: Stepper, window: MeasurementWindow, device: Device) -> TimeFi
     warmup_steps = _warm_up(stepper, window)
     device.start_window()
     timed: list[Step] = []
-    while len(timed) < window.measured_steps or math.fsum(step.time_s for step in timed) < window.measured_s:
+    while (end := window_end([each.time_s for each in timed], window, race)) is None:
         step = stepper.take()
         if not step.skipped:
             timed.append(step)
     if not timed:
         raise NoSteps(measured=0, wanted=window.measured_steps)
+    counts = [step.nonpadding_tokens for step in timed if step.nonpadding_tokens is not None]
     return TimeFigures(
         step_times_s=tuple(step.time_s for step in timed),
         cpu_time_s=math.fsum(step.cpu_time_s for step in timed),
         warmup_steps=warmup_steps,
+        nonpadding_tokens=sum(counts) if len(counts) == len(timed) else None,
+        window_end=end,
     )
 
 
