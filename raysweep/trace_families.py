@@ -40,7 +40,10 @@ def families(candidates: Iterable[Candidate]) -> dict[str, list[int]]:
 
 
 def next_micro_batches(
-    members: Sequence[int], known: Mapping[int, Phases], *, is_sure: Callable[[int, int], bool] = lambda low, high: False
+    members: Sequence[int],
+    known: Mapping[int, Phases],
+    *,
+    is_sure: Callable[[int, int], bool] = lambda low, high: False,
 ) -> list[int]:
     """Which micro-batches to trace next; none once what lies between the traced ones is known.
 

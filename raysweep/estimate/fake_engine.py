@@ -161,11 +161,13 @@ class _FakeBatches:
         self.has_cycled = False
 
     def __next__(self) -> dict[str, Tensor]:
-        with unset_fake_temporarily():
-            batch = next(self._batches)
-        floats = {name: tensor for name, tensor in batch.items() if tensor.is_floating_point()}
-        fakes = {name: self._fake_mode.from_tensor(tensor) for name, tensor in floats.items()}
-        self._tracker.replace(floats.values(), fakes.values())
+        with self._tracker.passing():
+            with unset_fake_temporarily():
+                batch = next(self._batches)
+            floats = {name: tensor for name, tensor in batch.items() if tensor.is_floating_point()}
+            fakes = {name: self._fake_mode.from_tensor(tensor) for name, tensor in floats.items()}
+            self._tracker.replace(floats.values(), fakes.values())
+            del floats
         return batch | fakes
 
 

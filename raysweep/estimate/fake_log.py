@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from raysweep.allocations import AllocationLog
 
 
@@ -28,6 +31,28 @@ class StepLog:
     def begin_phase(self, phase: str) -> None:
         """What comes belongs to a phase."""
         self._phase_begins.append((phase, len(self._events)))
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Inside, what is born and dies again is left out: a batch is made of as many pieces as it has samples."""
+        first_event, first_kind = len(self._events), len(self._kinds)
+        yield
+        events, kinds = self._events[first_event:], self._kinds[first_kind:]
+        gone = {-event for event in events if event < -first_kind}
+        del self._events[first_event:], self._kinds[first_kind:]
+        numbers: dict[int, int] = {}
+        born = first_kind
+        for event in events:
+            if event > 0:
+                born += 1
+                if born in gone:
+                    continue
+                self._kinds.append(kinds[born - first_kind - 1])
+                numbers[born] = len(self._kinds)
+            elif -event in gone:
+                continue
+            self._events.append(event)
+        self._alive = {key: numbers.get(number, number) for key, number in self._alive.items()}
 
     def closed(self) -> AllocationLog:
         """All so far."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, ValuesView
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -167,6 +168,10 @@ class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
         self._log = StepLog()
         for key, kind in self._kinds.items():
             self._log.allocate(key, self._sizes[key], kind)
+
+    def passing(self) -> AbstractContextManager[None]:
+        """Inside, allocations that do not outlive it are counted, but not kept."""
+        return self._log.passing()
 
     def allocations(self) -> AllocationLog:
         """What was allocated and freed since `start_step`."""

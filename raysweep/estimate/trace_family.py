@@ -102,9 +102,7 @@ class TracedFamily:
         return {
             micro_batch: {
                 phase: sum(kinds.values())
-                for phase, kinds in fullest_terms(
-                    [trace.phase_kinds_bytes for trace in ranks], device="cpu"
-                ).items()
+                for phase, kinds in fullest_terms([trace.phase_kinds_bytes for trace in ranks], device="cpu").items()
             }
             for micro_batch, ranks in self._complete().items()
         }

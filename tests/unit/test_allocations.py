@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from raysweep.allocations import AllocationLog, are_alike, between, peak_terms
+from raysweep.estimate.fake_log import StepLog
 
 NAMES = ("states", "activations")
 
@@ -61,3 +62,18 @@ def test_other_growth_or_another_order_tells_nothing() -> None:
     assert not are_alike(grown(2 + 1), grown(8 + 1), low_batch=2, high_batch=8)
     assert not are_alike(grown(5), replace(grown(5), kinds=(0,)), low_batch=2, high_batch=8)
     assert not are_alike(step(2), log(1, kinds=(0,), begins=()), low_batch=2, high_batch=8)
+
+
+def test_what_only_passes_is_left_out_of_a_log_and_what_stays_is_renumbered() -> None:
+    written = StepLog()
+    written.allocate(7, 100, "states")
+    with written.passing():
+        written.allocate(1, 4, "activations")
+        written.allocate(2, 40, "activations")
+        written.free(1)
+        written.free(7)
+    written.begin_phase("backward")
+    written.free(2)
+    kept = written.closed()
+    assert kept.events == (100, 40, -1, -2)
+    assert kept.kinds == (0, 1) and kept.phase_begins == (("backward", 3),)
