@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 TEST_PATH := $(CURDIR)/tests:$(CURDIR)/tests/unit:$(CURDIR)/tests/ray
 
-.PHONY: sweep test test-slow chaos soak bench check format
+.PHONY: sweep test test-slow test-cluster chaos soak bench check format
 
 # Set up, run the quickstart sweep, print the winner and where its files are.
 sweep: .venv/installed
@@ -16,6 +16,10 @@ test: .venv/installed
 # The tests that take minutes: whole sweeps of model families, warm against fresh groups.
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow -n 0
+
+# Several nodes on this machine, each with an address of its own (minutes; as root).
+test-cluster: .venv/installed
+	PYTHONPATH="$(TEST_PATH)" $(BIN)/python -m pytest -m cluster -n 0
 
 # Inject faults into real worker groups and sweeps, and judge how they end (half an hour; as root, all of them).
 chaos: .venv/installed

@@ -44,3 +44,6 @@ def number(text: str) -> Any:
 SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", help="The sweep file (YAML).")]
 ResultsArgument = Annotated[str, typer.Argument(metavar="RESULTS", help="A results folder or URI.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+AddressOption = Annotated[
+    str | None, typer.Option(help="An existing Ray cluster (auto, host:port); by default a local Ray is started.")
+]
