@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 TEST_PATH := $(CURDIR)/tests:$(CURDIR)/tests/unit:$(CURDIR)/tests/ray
 
-.PHONY: sweep test test-slow chaos soak check format
+.PHONY: sweep test test-slow test-cluster chaos soak check format
 
 # Set up, run the quickstart sweep, print the winner and where its files are.
 sweep: .venv/installed
@@ -16,6 +16,10 @@ test: .venv/installed
 # The tests that take minutes: whole sweeps of model families, warm against fresh groups.
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow -n 0
+
+# Several nodes, Ray Jobs and Slurm on this machine: as root, with Slurm installed; what is lacking is skipped.
+test-cluster: .venv/installed
+	PYTHONPATH="$(TEST_PATH)" $(BIN)/python -m pytest -m cluster -n 0
 
 # Inject faults into real worker groups and sweeps, and judge how they end (half an hour; as root, all of them).
 chaos: .venv/installed

@@ -11,6 +11,7 @@ from raysweep.candidate import ZERO_STAGES
 from raysweep.ds_config import FILLED_KEYS
 from raysweep.model_schema import AnyModel, GptModel
 from raysweep.section import NotNegative, Positive, Section
+from raysweep.submit_schema import SubmitSection
 from raysweep.units import ByteSize, Count
 
 
@@ -153,6 +154,7 @@ class SweepFile(Section):
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables set before a worker starts (NCCL_*, OMP_NUM_THREADS, allocator settings); recorded and exported."""
     cluster: ClusterSection = ClusterSection()
+    submit: SubmitSection = SubmitSection()
 
     @field_validator("environment", mode="before")
     @classmethod
