@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,7 @@ class KubeApi:
         self._namespace = namespace
         self._where = where
         try:
-            kubernetes.config.load_config(context=context)
+            _load_config(context)
         except (ConfigException, OSError) as error:
             raise PreflightError(message=f"{where}: no access to a cluster: {error}") from None
         self._core = kubernetes.client.CoreV1Api()
@@ -67,7 +68,13 @@ class KubeApi:
 
     def patch_ray_job(self, name: str, changes: dict[str, Any]) -> None:
         """Change single values of it."""
-        self._ask(lambda: self._custom.patch_namespaced_custom_object(*self._where_jobs, name, changes, **_patience()))
+        # Custom resources take no strategic merge, and clients differ in what they would send.
+        kind = "application/merge-patch+json"
+        self._ask(
+            lambda: self._custom.patch_namespaced_custom_object(
+                *self._where_jobs, name, changes, _content_type=kind, **_patience()
+            )
+        )
 
     def delete_ray_job(self, name: str) -> None:
         """Delete it with all that it owns."""
@@ -118,6 +125,17 @@ class KubeApi:
             if type(error).__module__.partition(".")[0] != "urllib3":
                 raise
             raise PreflightError(message=f"{self._where}: {error}") from None
+
+
+def _load_config(context: str | None) -> None:
+    try:
+        # The client reads the variable once, when it is imported.
+        kubernetes.config.load_kube_config(context=context, config_file=os.environ.get("KUBECONFIG"))
+    except ConfigException as no_file:
+        try:
+            kubernetes.config.load_incluster_config()
+        except ConfigException:
+            raise no_file from None
 
 
 def _said(error: ApiException) -> str:

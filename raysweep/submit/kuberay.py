@@ -96,7 +96,7 @@ class KubeRay:
         if KUEUE_LABEL in ray_job["metadata"].get("labels", {}):
             self._api.delete_ray_job(job_id)
             return
-        stopped = {"metadata": {"annotations": {ANNOTATION_STOPPED: str(utc_now())}}, "spec": {"suspend": True}}
+        stopped = {"metadata": {"annotations": {ANNOTATION_STOPPED: utc_now()}}, "spec": {"suspend": True}}
         self._api.patch_ray_job(job_id, stopped)
 
     def fetch(self, job_id: str, folder: Path) -> str:
