@@ -17,7 +17,7 @@ test: .venv/installed
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow -n 0
 
-# Several nodes on this machine, each with an address of its own (minutes; as root).
+# Several nodes, Ray Jobs and Slurm on this machine: as root, with Slurm installed; what is lacking is skipped.
 test-cluster: .venv/installed
 	PYTHONPATH="$(TEST_PATH)" $(BIN)/python -m pytest -m cluster -n 0
 

@@ -14,8 +14,10 @@ from pydantic import BaseModel, ValidationError
 from raysweep.ds_config import prepare_base
 from raysweep.errors import ConfigError, nearest_name
 from raysweep.model_schema import MODEL_SECTIONS, FactoryModel, GptModel, HfModel
+from raysweep.section import Section
 from raysweep.serde import sha256_of
 from raysweep.space import SearchSpace
+from raysweep.submit_schema import SubmitSection
 from raysweep.sweep_schema import SweepFile
 from raysweep.workload import ModelShape, Workload, gpt_shape
 from raysweep.yaml_numbers import load_json, load_yaml
@@ -48,17 +50,24 @@ class Sweep:
 
     @property
     def sweep_sha256(self) -> str:
-        """Hash of the file's meaning: comments and order do not count."""
-        return sha256_of(self.file.model_dump(mode="json"))
+        """Hash of the file's meaning: comments, order, and where it is sent do not count."""
+        return sha256_of(self.file.model_dump(mode="json", exclude={"submit"}))
 
 
-def load_sweep(path: str | Path, *, search: Mapping[str, Any] | None = None, results: str | None = None) -> Sweep:
+def load_sweep(
+    path: str | Path,
+    *,
+    search: Mapping[str, Any] | None = None,
+    results: str | None = None,
+    submit: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Sweep:
     """Read and check a sweep file.
 
     Args:
         path: the file.
         search: values of its `search` section that replace what is written there.
         results: a results folder or URI in place of the file's.
+        submit: place -> values of that part of its `submit` section that replace what is written there.
 
     Raises:
         ConfigError: when the file is missing, is no YAML, or breaks a rule of the schema.
@@ -77,6 +86,8 @@ def load_sweep(path: str | Path, *, search: Mapping[str, Any] | None = None, res
         plain = {**plain, "search": {**(plain.get("search") or {}), **search}}
     if results:
         plain = {**plain, "results": results}
+    if submit:
+        plain = {**plain, "submit": _replaced(plain.get("submit"), submit)}
     try:
         file = SweepFile.model_validate(plain)
     except ValidationError as error:
@@ -88,6 +99,33 @@ def load_sweep(path: str | Path, *, search: Mapping[str, Any] | None = None, res
     return Sweep(
         file=file, path=path, text=text, workload=workload, space=space, base_ds_config=base, notes=tuple(notes)
     )
+
+
+def submit_section(given: Mapping[str, Mapping[str, Any]]) -> SubmitSection:
+    """A `submit` section without a sweep file: place -> its values.
+
+    Raises:
+        ConfigError: when it breaks a rule of the schema.
+    """
+    try:
+        return _SubmitOnly.model_validate({"submit": given}).submit
+    except ValidationError as error:
+        raise _teach(error, {"submit": given}) from None
+
+
+class _SubmitOnly(Section):
+    submit: SubmitSection
+
+
+def _replaced(section: Any, changes: Mapping[str, Mapping[str, Any]]) -> Any:
+    """The section with single values of its parts changed; what is no section is left for the schema to refuse."""
+    if not isinstance(section or {}, dict):
+        return section
+    section = dict(section or {})
+    for part, values in changes.items():
+        if isinstance(section.get(part) or {}, dict):
+            section[part] = {**(section.get(part) or {}), **values}
+    return section
 
 
 def _read_text(path: Path, *, key: str) -> str:

@@ -13,6 +13,7 @@ from raysweep.ds_config import AUTO_SIZES, FILLED_KEYS
 from raysweep.model_schema import AnyModel, GptModel
 from raysweep.objective import Goal, Objective
 from raysweep.section import NotNegative, Positive, Section
+from raysweep.submit_schema import SubmitSection
 from raysweep.units import ByteSize, Count
 
 AXIS_OF = {OFFLOAD_KEY: "offload_optimizer", HPZ_KEY: "zero_hpz_partition_size"}
@@ -205,6 +206,7 @@ class SweepFile(Section):
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables set before a worker starts (NCCL_*, OMP_NUM_THREADS, allocator settings); recorded and exported."""
     cluster: ClusterSection = ClusterSection()
+    submit: SubmitSection = SubmitSection()
 
     @field_validator("objective", mode="before")
     @classmethod

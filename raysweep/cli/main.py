@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from raysweep import __version__
+from raysweep.cli.job_verbs import jobs, submit
 from raysweep.cli.options import AddressOption, AsJson, ResultsArgument, SweepArgument, number, parse_size
 from raysweep.cli.terminal import tell_terminal
 from raysweep.cli.verbs import EXIT_CODES, Verbs
@@ -22,6 +23,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog=EXIT_CODES,
 )
+app.command()(submit)
+app.add_typer(jobs, name="jobs")
 
 
 @app.callback(invoke_without_command=True)

@@ -10,6 +10,11 @@ MEASUREMENTS = "measurements.parquet"
 TRIALS = "trials.parquet"
 
 
+def local_folder(results: str) -> str:
+    """Where the journal and the logs of a sweep are: the results folder, or for a URI a local one of that name."""
+    return results if "://" not in results else str(Path("results", results.rstrip("/").rpartition("/")[2]))
+
+
 @dataclass(frozen=True, slots=True)
 class ResultsPaths:
     """The files under one results folder on the driver's disk."""

@@ -96,6 +96,17 @@ def copy_folder(folder: str, *, uri: str) -> None:
     pafs.copy_files(folder, path, destination_filesystem=filesystem)
 
 
+def fetch_folder(uri: str, folder: Path) -> None:
+    """Copy what lies under a results URI into a local folder.
+
+    Raises:
+        OSError: when it cannot be read.
+    """
+    filesystem, path = open_filesystem(uri)
+    folder.mkdir(parents=True, exist_ok=True)
+    pafs.copy_files(path, str(folder), source_filesystem=filesystem)
+
+
 class Compactor:
     """Keeps the Parquet files of a running sweep up to date, without writing them after each launch."""
 

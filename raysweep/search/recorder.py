@@ -14,18 +14,13 @@ from raysweep.errors import ConfigError
 from raysweep.plan import SweepPlan
 from raysweep.results.journal import Journal, JournalContents, read_journal
 from raysweep.results.lock import SweepLock
-from raysweep.results.paths import ResultsPaths
+from raysweep.results.paths import ResultsPaths, local_folder
 from raysweep.results.store import Compactor, copy_folder
 from raysweep.serde import to_dict
 from raysweep.sweep_file import Sweep
 from raysweep.trial import FailureKind, GroupEnd, Measurement, Phase, SweepStart, TrialStatus
 
 RECORDED_PACKAGES = ("ray", "torch", "deepspeed", "pyarrow")
-
-
-def local_folder(results: str) -> str:
-    """Where the journal and the logs of a sweep are: the results folder, or for a URI a local one of that name."""
-    return results if "://" not in results else str(Path("results", results.rstrip("/").rpartition("/")[2]))
 
 
 def check_folder(results: str, *, resume: bool, overwrite: bool) -> None:

@@ -20,6 +20,7 @@ OUTSIDE = {
     "results": {"pyarrow", "yaml"},
     "exports": {"jinja2", "yaml"},
     "page": {"jinja2", "markupsafe"},
+    "submit": {"ray", "kubernetes", "pathspec", "jinja2", "yaml"},
     "api": set(),
     "cli": {"typer", "rich"},
 }
@@ -36,8 +37,9 @@ INSIDE = {
     "results": {""},
     "exports": {"", "results"},
     "page": {"", "results"},
+    "submit": {"", "results"},
     "api": {"", "estimate", "search", "results"},
-    "cli": {"", "estimate", "preflight", "search", "results", "exports", "page"},
+    "cli": {"", "estimate", "preflight", "search", "results", "exports", "page", "submit"},
 }
 """Folder of the package -> the other folders that it may import; empty is the top level."""
 
@@ -46,6 +48,9 @@ DOORS = {
         f"raysweep.cli.{verb}"
         for verb in ("init", "plan", "tracing", "memory", "run", "check", "show", "export", "report", "compare")
     },
+    "raysweep.cli.job_verbs": {"raysweep.cli.submit", "raysweep.cli.jobs"},
+    "raysweep.submit.places": {f"raysweep.submit.{place}" for place in ("ray_jobs", "slurm", "kuberay")},
+    "raysweep.submit.kuberay": {"raysweep.submit.kube_api"},
     "raysweep.search.sweep_run": {"raysweep.launch.in_process"},
     "raysweep.search.searchers": {"raysweep.search.guided", "raysweep.search.optuna_searcher"},
     "raysweep.launch.worker_loop": {f"raysweep.worker.{module}" for module in ("loop", "micro_benchmark", "process")},

@@ -14,9 +14,10 @@ from results_builders import failed
 
 from raysweep.errors import ConfigError
 from raysweep.plan import SweepPlan, make_plan
+from raysweep.results.paths import local_folder
 from raysweep.results.store import load_trials
 from raysweep.search import recorder
-from raysweep.search.recorder import Recorder, check_folder, check_same_sweep, installed_versions, local_folder
+from raysweep.search.recorder import Recorder, check_folder, check_same_sweep, installed_versions
 from raysweep.sweep_file import load_sweep
 from raysweep.trial import FailureKind, GroupEnd, Phase, TrialStatus
 

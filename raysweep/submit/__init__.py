@@ -1,0 +1,1 @@
+"""Sends a sweep to where the devices are: Ray Jobs, Slurm, Kubernetes."""
