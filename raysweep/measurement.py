@@ -6,8 +6,11 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from raysweep.workload import Workload
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,8 @@ class RankReport:
     """The rank ran out of batches and began again."""
     random_forward: bool = False
     """The forward pass draws random numbers, as dropout does: the loss then depends on how a batch is split."""
+    data_s: float | None = None
+    """Seconds of a timed step that went into getting batches, on average; None where a loop of the user's gets them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +88,8 @@ class Figures:
     nodes: tuple[str, ...]
     worker_pids: tuple[int, ...]
     random_forward: bool = False
+    data_s: float | None = None
+    """The slowest rank's."""
 
 
 def reduce_reports(reports: Sequence[RankReport], *, workload: Workload, global_batch_size: int) -> Figures:
@@ -124,6 +131,7 @@ def reduce_reports(reports: Sequence[RankReport], *, workload: Workload, global_
         nodes=tuple(report.node for report in ordered),
         worker_pids=tuple(report.pid for report in ordered),
         random_forward=any(report.random_forward for report in ordered),
+        data_s=_max_or_none([report.data_s for report in ordered]),
     )
 
 
@@ -150,6 +158,6 @@ def _mean_or_none(values: Sequence[float | None]) -> float | None:
     return _mean(known) if len(known) == len(values) and known else None
 
 
-def _max_or_none(values: Sequence[int | None]) -> int | None:
+def _max_or_none(values: Sequence[Number | None]) -> Number | None:
     known = [value for value in values if value is not None]
     return max(known) if known else None

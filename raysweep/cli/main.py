@@ -133,6 +133,9 @@ def run(
     seconds: Annotated[float | None, typer.Option(help="Length of the search, in place of the file's.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a large sweep.")] = False,
     worker_hours: Annotated[float | None, typer.Option(help="Worker-hours, in place of the file's.")] = None,
+    serve: Annotated[
+        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve the report while it runs; to this machine only.")
+    ] = None,
 ) -> None:
     """Search, confirm the best in fresh worker groups, and export the winner.
 
@@ -150,7 +153,8 @@ def run(
     read = with_facts(load_sweep(sweep, search=given, results=results), note=tell_terminal)
     from raysweep.cli import run as verb
 
-    verb.run(read, address=address, resume=resume, retry_failed=retry is not None, overwrite=overwrite, yes=yes)
+    retries = retry is not None
+    verb.run(read, address=address, resume=resume, retry_failed=retries, overwrite=overwrite, yes=yes, serve=serve)
 
 
 @app.command()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import typer
 from rich.console import Console
 
 from raysweep.cli.live import LiveTable
 from raysweep.cli.progress import Lines
+from raysweep.cli.report import live_server
+from raysweep.page.live_server import is_loopback, parse_address
 from raysweep.plan import make_plan
 from raysweep.results.payback import payback
 from raysweep.results.side_by_side import render_side_by_side
+from raysweep.search.recorder import local_folder
 from raysweep.search.sweep_run import SweepResult, run_sweep
 from raysweep.sweep_file import Sweep
 from raysweep.units import format_bytes, format_seconds
@@ -21,8 +25,17 @@ ASK_ABOVE_WORKER_HOURS = 1.0
 """A sweep that is expected to take more is asked about, where a person can answer."""
 
 
-def run(sweep: Sweep, *, address: str | None, resume: bool, retry_failed: bool, overwrite: bool, yes: bool) -> None:
-    """Run a sweep.
+def run(
+    sweep: Sweep,
+    *,
+    address: str | None,
+    resume: bool,
+    retry_failed: bool,
+    overwrite: bool,
+    yes: bool,
+    serve: str | None = None,
+) -> None:
+    """Run a sweep; `serve` is the [HOST:]PORT of its live report.
 
     Raises:
         typer.Exit: with code 5 when the best was not confirmed.
@@ -31,7 +44,10 @@ def run(sweep: Sweep, *, address: str | None, resume: bool, retry_failed: bool, 
     console = Console()
     if console.is_terminal and not yes:
         _ask(sweep)
-    with LiveTable(sweep, console) if console.is_terminal else nullcontext(Lines(sweep)) as observer:
+    with (
+        _served(sweep, serve),
+        LiveTable(sweep, console) if console.is_terminal else nullcontext(Lines(sweep)) as observer,
+    ):
         result = run_sweep(
             sweep,
             observer=observer,
@@ -43,6 +59,19 @@ def run(sweep: Sweep, *, address: str | None, resume: bool, retry_failed: bool, 
     typer.echo(summary(result))
     if not result.selection.confirmed:
         raise typer.Exit(UNCONFIRMED)
+
+
+@contextmanager
+def _served(sweep: Sweep, address: str | None) -> Iterator[None]:
+    """The report is served inside, where an address is given."""
+    if address is None:
+        yield
+        return
+    with live_server(local_folder(sweep.results), address=address) as server:
+        typer.echo(f"report while it runs: {server.url}")
+        if not is_loopback(parse_address(address)[0]):
+            typer.echo("  whoever reaches this machine can read it, the sweep file included; there is no password")
+        yield
 
 
 def _ask(sweep: Sweep) -> None:

@@ -55,6 +55,7 @@ DOORS = {
     "raysweep.worker.process": {"deepspeed", "raysweep.worker.operators"},
     "raysweep.worker.model": {"raysweep.worker.hf_model"},
     "raysweep.worker.hf_model": {"raysweep.worker.lora"},
+    "raysweep.worker.user_loops": {"raysweep.worker.trainer_loop", "raysweep.worker.hf_model"},
 }
 """Module -> what it imports inside a function, because it must not be loaded before; nobody else may do so."""
 
