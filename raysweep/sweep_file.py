@@ -48,8 +48,8 @@ class Sweep:
 
     @property
     def sweep_sha256(self) -> str:
-        """Hash of the file's meaning: comments and order do not count."""
-        return sha256_of(self.file.model_dump(mode="json"))
+        """Hash of the file's meaning: comments and order do not count, nor does who is told of it."""
+        return sha256_of(self.file.model_dump(mode="json", exclude={"trackers"}))
 
 
 def load_sweep(path: str | Path, *, search: Mapping[str, Any] | None = None, results: str | None = None) -> Sweep:

@@ -15,6 +15,7 @@ from raysweep.estimate.trace_cache import read_trace, trace_file, write_trace
 from raysweep.estimate.trace_self_test import self_test
 from raysweep.estimate.trace_server import TraceServer, TraceServerDied
 from raysweep.memory import MemoryEstimate
+from raysweep.model_schema import LOOP_KINDS
 from raysweep.sweep_file import Sweep
 from raysweep.trace import RankTrace, TraceJob
 from raysweep.trace_estimate import Terms, estimate_from, fullest_terms
@@ -48,6 +49,9 @@ def trace_sweep(sweep: Sweep, candidates: Iterable[Candidate], *, progress: Prog
 
     Where the start-up test fails nothing is traced, and a note says so. It is no error: the closed form remains.
     """
+    kind = sweep.workload.model["kind"]
+    if kind in LOOP_KINDS:
+        return Traces(notes=(f"not traced: a model of kind {kind} builds its engine in a loop of its own",))
     wanted = list(candidates)
     tracing = _Tracing(sweep, wanted, progress)
     try:

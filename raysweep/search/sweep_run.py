@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ray.tune import Callback
+
 from raysweep.ds_config import render
 from raysweep.errors import GroupCannotStart, NothingSucceeded
 from raysweep.estimate.ds_check import check_ds_configs
@@ -22,6 +24,7 @@ from raysweep.plan import SweepPlan, make_plan
 from raysweep.results.confirm import demoted
 from raysweep.results.export import remove_best, write_best, write_selection
 from raysweep.results.finalists import finalists
+from raysweep.results.paths import ResultsPaths
 from raysweep.results.records import TrialRecord
 from raysweep.results.report import failures_by_cause
 from raysweep.results.select import Selection, choose_winner
@@ -30,10 +33,11 @@ from raysweep.search.best import best_of
 from raysweep.search.confirm import confirm
 from raysweep.search.heartbeat import Heartbeat
 from raysweep.search.observer import Observer
-from raysweep.search.recorder import Recorder, check_folder, check_same_sweep
+from raysweep.search.recorder import Recorder, check_folder, check_same_sweep, local_folder
 from raysweep.search.requests import RequestMaker
 from raysweep.search.searcher import CandidateSearcher
 from raysweep.search.searchers import make_searcher
+from raysweep.search.trackers import make_trackers
 from raysweep.search.tuner import run_trials
 from raysweep.serde import canonical_json
 from raysweep.sweep_file import Sweep
@@ -83,6 +87,7 @@ def run_sweep(
     # The file is judged before a cluster is asked for; only a budget of `auto` has to wait for its devices.
     make_plan(sweep)
     check_ds_configs(_distinct_configs(sweep))
+    trackers = make_trackers(sweep, folder=ResultsPaths(local_folder(sweep.results)).trackers, note=observer.note)
     with ExitStack() as stack:
         stack.enter_context(
             ray_session(address=address or sweep.file.cluster.address, environment=sweep.file.environment)
@@ -97,7 +102,7 @@ def run_sweep(
             check_same_sweep(sweep, plan)
         recorder = Recorder(sweep, plan, resume=resume)
         stack.callback(recorder.close)
-        run = _Run(sweep=sweep, plan=plan, recorder=recorder, observer=observer)
+        run = _Run(sweep=sweep, plan=plan, recorder=recorder, observer=observer, trackers=trackers)
         return run.to_the_end(began_s, recorder.kept(retry_failed=retry_failed))
 
 
@@ -128,6 +133,7 @@ class _Run:
     plan: SweepPlan
     recorder: Recorder
     observer: Observer
+    trackers: Sequence[Callback] = ()
 
     def to_the_end(self, began_s: float, kept: Mapping[str, Measurement]) -> SweepResult:
         requests = RequestMaker(sweep=self.sweep, memory_budget_bytes=self.plan.memory_budget_bytes)
@@ -208,6 +214,7 @@ class _Run:
             on_launching=lambda candidate_id: self.observer.launching(candidate_id, Phase.SEARCH, 0),
             on_measured=on_measured,
             on_waiting=Heartbeat(launcher, self.observer).beat,
+            trackers=self.trackers,
         )
 
     def _confirm(self, requests: RequestMaker, launcher: Launcher) -> None:

@@ -42,7 +42,7 @@ class LentTraining(Training):
         self._report: dict[str, Any] | None = None
         # Imports the user's module: tensors that it makes are none of the candidate's.
         loop = open_loop(request.workload.model)
-        with ExitStack() as until_weighed, _without_lasting_state():
+        with ExitStack() as until_weighed, without_lasting_state():
             gauge = until_weighed.enter_context(self.device.gauge(limit_bytes=self.limit_bytes(), rank=self.rank.rank))
             self.log = LoopMeter(
                 request,
@@ -82,7 +82,7 @@ class LentTraining(Training):
 
 
 @contextmanager
-def _without_lasting_state() -> Iterator[None]:
+def without_lasting_state() -> Iterator[None]:
     """What Accelerate and transformers keep for the rest of a process is gone after it: the next candidate is another.
 
     Both keep DeepSpeed's plugin in classes and modules, and tell each other of it by the environment.

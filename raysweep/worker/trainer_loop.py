@@ -53,7 +53,7 @@ class TrainerLoop:
         Raises:
             ConfigError: when no Trainer comes, or one that would train something else.
         """
-        with _decided(candidate_fields(request)), initialising_whole_weights(seed=request.workload.seed):
+        with decided(candidate_fields(request)), initialising_whole_weights(seed=request.workload.seed):
             trainer = self._function(**self._kwargs)
             self._check(trainer, request)
             trainer.remove_callback(EarlyStoppingCallback)
@@ -97,7 +97,7 @@ def candidate_fields(request: LaunchRequest) -> dict[str, Any]:
 
 
 @contextmanager
-def _decided(fields: Mapping[str, Any]) -> Iterator[None]:
+def decided(fields: Mapping[str, Any]) -> Iterator[None]:
     """TrainingArguments that are made inside have these fields; subclasses end in the same method."""
     original = TrainingArguments.__post_init__
 

@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from source_tree import PACKAGE, ROOT, module_paths, parsed
 from typer.testing import CliRunner
 from write_map import map_lines
+from write_reference import pages
 
 from raysweep import errors
 from raysweep.cli.main import app
@@ -207,3 +208,8 @@ def test_the_errors_of_the_memory_prediction_are_those_of_the_benchmark() -> Non
     table = _section(_text("docs/memory.md"), "How good it is")
     for name, summary in benchmark.errors_by_group().items():
         assert "| " + " | ".join(map(str, (name, *summary.values()))) + " |" in table
+
+
+@pytest.mark.parametrize("name", pages())
+def test_the_reference_is_what_the_code_says(name: str) -> None:
+    assert _text(f"docs/reference/{name}") == pages()[name], "run `make format`"

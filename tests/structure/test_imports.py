@@ -43,6 +43,7 @@ DOORS = {
         for verb in ("init", "plan", "tracing", "memory", "run", "show", "export", "report", "compare")
     },
     "raysweep.search.sweep_run": {"raysweep.launch.in_process"},
+    "raysweep.search.trackers": {"ray.air.integrations.mlflow", "ray.air.integrations.wandb"},
     "raysweep.search.searchers": {"raysweep.search.guided", "raysweep.search.optuna_searcher"},
     "raysweep.launch.worker_loop": {"raysweep.worker.loop", "raysweep.worker.process"},
     "raysweep.launch.train_ray": {
