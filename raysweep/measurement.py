@@ -6,8 +6,11 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from raysweep.workload import Workload
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,8 @@ class RankReport:
     """Why the timed window ended (`raysweep.race.WindowEnd`)."""
     nonpadding_tokens: int | None = None
     """Tokens of the timed window's batches that an attention mask does not hide; None where a batch has no mask."""
+    data_s: float | None = None
+    """Seconds of a timed step that went into getting batches, on average; None where a loop of the user's gets them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +95,8 @@ class Figures:
     window_end: str = ""
     nonpadding_tokens_per_s: float | None = None
     """None in records of a version that did not count them."""
+    data_s: float | None = None
+    """The slowest rank's."""
 
 
 def reduce_reports(reports: Sequence[RankReport], *, workload: Workload, global_batch_size: int) -> Figures:
@@ -133,6 +140,7 @@ def reduce_reports(reports: Sequence[RankReport], *, workload: Workload, global_
         random_forward=any(report.random_forward for report in ordered),
         window_end=first.window_end,
         nonpadding_tokens_per_s=_nonpadding_tokens(ordered, workload, global_batch_size) / step_time_s,
+        data_s=_max_or_none([report.data_s for report in ordered]),
     )
 
 
@@ -175,6 +183,6 @@ def _mean_or_none(values: Sequence[float | None]) -> float | None:
     return _mean(known) if len(known) == len(values) and known else None
 
 
-def _max_or_none(values: Sequence[int | None]) -> int | None:
+def _max_or_none(values: Sequence[Number | None]) -> Number | None:
     known = [value for value in values if value is not None]
     return max(known) if known else None

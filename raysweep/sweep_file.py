@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from raysweep.ds_config import prepare_base
 from raysweep.errors import ConfigError, nearest_name
-from raysweep.model_schema import MODEL_SECTIONS, FactoryModel, GptModel, HfModel
+from raysweep.model_schema import MODEL_SECTIONS, FactoryModel, GptModel, HfModel, LoopModel, TrainerModel
 from raysweep.section import Section
 from raysweep.serde import sha256_of
 from raysweep.space import SearchSpace
@@ -50,8 +50,8 @@ class Sweep:
 
     @property
     def sweep_sha256(self) -> str:
-        """Hash of the file's meaning: comments, order, and where it is sent do not count."""
-        return sha256_of(self.file.model_dump(mode="json", exclude={"submit"}))
+        """Hash of the file's meaning: comments and order do not count, nor where it is sent, nor who is told of it."""
+        return sha256_of(self.file.model_dump(mode="json", exclude={"submit", "trackers"}))
 
 
 def load_sweep(
@@ -181,7 +181,7 @@ def _model(file: SweepFile, folder: Path) -> Mapping[str, Any]:
     if isinstance(file.model, HfModel) and file.model.config is not None:
         path = folder / file.model.config
         model["config"] = _read_object(path / "config.json" if path.is_dir() else path, key="model.config")
-    if isinstance(file.model, FactoryModel) and file.model.python_path is not None:
+    if isinstance(file.model, FactoryModel | TrainerModel | LoopModel) and file.model.python_path is not None:
         python_path = (folder / file.model.python_path).resolve()
         if not python_path.is_dir():
             raise ConfigError(key="model.python_path", value=str(python_path), rule="is no folder")

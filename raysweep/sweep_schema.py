@@ -177,6 +177,41 @@ class ObjectiveSection(Section):
         return Objective(**self.model_dump())
 
 
+class TensorboardSection(Section):
+    """TensorBoard files, in the results folder."""
+
+
+class MlflowSection(Section):
+    """MLflow runs."""
+
+    tracking_uri: str | None = None
+    """Of the server, or a folder (`file:...`); MLflow's own default where not given."""
+    experiment: str | None = None
+    """Name of the experiment; that of the sweep where not given."""
+
+
+class WandbSection(Section):
+    """Weights & Biases runs."""
+
+    project: str | None = None
+    """Name of the project; that of the sweep where not given."""
+    mode: Literal["online", "offline"] = "online"
+    """offline: kept in the results folder, and sent later by `wandb sync`."""
+
+
+class TrackersSection(Section):
+    """Experiment trackers that are told of each candidate of the search once it is over."""
+
+    tensorboard: TensorboardSection | None = None
+    mlflow: MlflowSection | None = None
+    wandb: WandbSection | None = None
+
+    @field_validator("tensorboard", "mlflow", "wandb", mode="before")
+    @classmethod
+    def _true_is_all_defaults(cls, value: Any) -> Any:
+        return {} if value is True else value
+
+
 class SweepFile(Section):
     """A whole sweep file."""
 
@@ -207,6 +242,7 @@ class SweepFile(Section):
     """Variables set before a worker starts (NCCL_*, OMP_NUM_THREADS, allocator settings); recorded and exported."""
     cluster: ClusterSection = ClusterSection()
     submit: SubmitSection = SubmitSection()
+    trackers: TrackersSection = TrackersSection()
 
     @field_validator("objective", mode="before")
     @classmethod

@@ -16,6 +16,7 @@ from raysweep.estimate.trace_family import TracedFamily
 from raysweep.estimate.trace_self_test import self_test
 from raysweep.estimate.trace_server import TraceServer, TraceServerDied
 from raysweep.memory import MemoryEstimate
+from raysweep.model_schema import LOOP_KINDS
 from raysweep.sweep_file import Sweep
 from raysweep.trace import RankTrace, TraceJob
 from raysweep.trace_estimate import estimate_from
@@ -50,6 +51,9 @@ def trace_sweep(sweep: Sweep, candidates: Iterable[Candidate], *, progress: Prog
 
     Where the start-up test fails nothing is traced, and a note says so. It is no error: the closed form remains.
     """
+    kind = sweep.workload.model["kind"]
+    if kind in LOOP_KINDS:
+        return Traces(notes=(f"not traced: a model of kind {kind} builds its engine in a loop of its own",))
     wanted = list(candidates)
     tracing = _Tracing(sweep, wanted, progress)
     try:

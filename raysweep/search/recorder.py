@@ -111,7 +111,7 @@ class Recorder:
     def _clear(self) -> None:
         """Remove what an earlier sweep left: an old best file must not look like a new one."""
         paths = self.paths
-        for folder in (paths.best, paths.logs):
+        for folder in (paths.best, paths.logs, paths.trackers):
             shutil.rmtree(folder, ignore_errors=True)
         for file in (paths.journal, paths.selection, paths.trials, paths.measurements):
             file.unlink(missing_ok=True)
