@@ -41,7 +41,7 @@ INSIDE = {
 DOORS = {
     "raysweep.cli.main": {
         f"raysweep.cli.{verb}"
-        for verb in ("init", "plan", "tracing", "memory", "run", "show", "export", "report", "compare")
+        for verb in ("init", "plan", "tracing", "memory", "run", "show", "export", "report", "compare", "predict")
     },
     "raysweep.search.sweep_run": {"raysweep.launch.in_process"},
     "raysweep.search.searchers": {"raysweep.search.guided", "raysweep.search.optuna_searcher"},
