@@ -44,7 +44,7 @@ DOORS = {
         for verb in ("init", "plan", "tracing", "memory", "run", "show", "export", "report", "compare", "predict")
     },
     "raysweep.search.sweep_run": {"raysweep.launch.in_process"},
-    "raysweep.search.searchers": {"raysweep.search.guided", "raysweep.search.optuna_searcher"},
+    "raysweep.search.searchers": {f"raysweep.search.{module}" for module in ("guided", "lean", "optuna_searcher")},
     "raysweep.launch.worker_loop": {f"raysweep.worker.{module}" for module in ("loop", "micro_benchmark", "process")},
     "raysweep.launch.train_ray": {
         "raysweep.launch.worker_loop",
