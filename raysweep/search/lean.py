@@ -9,6 +9,7 @@ import numpy as np
 from scipy.stats import norm
 
 from raysweep.candidate import Candidate
+from raysweep.race import ToBeat
 from raysweep.search.guided import HARDLY_FITS, SEEDS, WORTH_SHARE, GuidedSearcher
 from raysweep.search.step_time import Array
 from raysweep.units import format_bytes
@@ -39,9 +40,10 @@ class LeanSearcher(GuidedSearcher):
         left = self._indices_left()
         return self._prospects[left[int(np.argmax(worth[left]))]].candidate
 
-    def to_beat(self) -> tuple[float, float] | None:
+    def to_beat(self) -> ToBeat | None:
         """See `CandidateSearcher.to_beat`: not the fastest, but the rate that suffices."""
-        return self._least_rate, 0.0
+        noise = self._model.fit(self._observed).noise
+        return ToBeat(samples_per_s=self._least_rate, launch_log_sd=noise)
 
     def look_for_end(self) -> None:
         """Stop also where nothing that is left can be leaner and fast enough."""
