@@ -43,3 +43,13 @@ class Candidate:
         """Blocks recomputed in one backward pass over `block_count` blocks: ceil(count / k), 0 when k is 0."""
         interval = self.activation_checkpoint_interval
         return -(-block_count // interval) if interval else 0
+
+
+def axes_legend(axes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What the short hash at the end of an id means: a line for each set of further axes.
+
+    Args:
+        axes: candidate id -> further axes.
+    """
+    sets = {candidate_id.rpartition("-")[2]: values for candidate_id, values in axes.items() if values}
+    return [f"-{name}: {', '.join(f'{key} = {value}' for key, value in sets[name].items())}" for name in sorted(sets)]

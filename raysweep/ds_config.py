@@ -147,6 +147,13 @@ def auto_size(default: int, shape: ModelShape | None, *, key: str) -> int:
     return max(min(default, shape.parameters // AUTO_SHARE), shape.largest_parameter)
 
 
+def auto_notes(base: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]], shape: ModelShape | None) -> list[str]:
+    """A sentence for each automatic size of the base config or of an axis: the number that it is for this model."""
+    written = dict(_walk(base))
+    found = [key for key in AUTO_SIZES if written.get(key) == "auto" or "auto" in axes.get(key, ())]
+    return [f"{key}: auto is {auto_size(AUTO_SIZES[key], shape, key=key)} elements for this model" for key in found]
+
+
 def _whole(value: Any) -> Any:
     """Sizes and thresholds are integers in DeepSpeed's schema; `100000.0`, as some writers of YAML have it, is one."""
     return int(value) if isinstance(value, float) and value.is_integer() and value > 1 else value

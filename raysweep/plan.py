@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from raysweep.budget import CONFIRM_ROUNDS, DEVICE_MARGIN, MeasurementWindow
 from raysweep.candidate import Candidate
-from raysweep.ds_config import render
+from raysweep.ds_config import auto_notes, render
 from raysweep.limits import Limits
 from raysweep.memory import MemoryEstimate, ZeroSettings, estimate_memory
 from raysweep.rule import Needs, Recommendation, decide
@@ -97,7 +97,7 @@ def make_plan(
         sent_bytes = sent_bytes_per_step(candidate, workload, settings)
         rows.append(limits.row(candidate, legal=legal, estimate=estimate, sent_bytes=sent_bytes))
     limits.check_something_fits(rows, estimates)
-    notes = list(sweep.notes)
+    notes = [*sweep.notes, *auto_notes(sweep.base_ds_config, sweep.space.deepspeed, workload.shape)]
     if budget_bytes is None:
         notes.append("memory_budget is auto: devices are not known yet, so nothing is pruned (give --device-memory)")
     if workload.shape is None and not estimates:

@@ -30,6 +30,17 @@ class WindowEnd(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToBeat:
+    """The best so far, as a search knows it."""
+
+    samples_per_s: float
+    log_error: float = 0.0
+    """Standard error of its logarithm, from the spread of its steps."""
+    launch_log_sd: float = 0.0
+    """By how much a launch is taken to differ from the next of the same candidate (standard deviation of the log)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Race:
     """The best so far, in step times of the candidate that runs. All ranks see the same times, so all agree."""
 
@@ -37,6 +48,8 @@ class Race:
     """At which the candidate would be as fast as the best: its global batch / the best rate in samples/s."""
     best_log_error: float
     """Standard error of its logarithm."""
+    launch_log_sd: float = 0.0
+    """What differs between launches, which no longer window shows: it widens the interval that may stop a candidate."""
     least_share: float = 0.9
     """Of the best rate, which the fast end of the candidate's 95 % interval has to reach."""
     after_steps: int = 5
@@ -51,7 +64,7 @@ class Race:
         if len(step_times_s) < self.after_steps:
             return False
         slowness, error = self._against_best(step_times_s)
-        return slowness - Z_975 * error > -math.log(self.least_share)
+        return slowness - Z_975 * math.hypot(error, self.launch_log_sd) > -math.log(self.least_share)
 
     def is_separated(self, step_times_s: Sequence[float]) -> bool:
         """Whether candidate and best differ beyond the spread of their steps, or are sure to be within 1 %."""

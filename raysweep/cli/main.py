@@ -10,7 +10,7 @@ import typer
 from raysweep import __version__
 from raysweep.cli.job_verbs import jobs, submit
 from raysweep.cli.options import AddressOption, AsJson, SweepArgument, number, parse_size
-from raysweep.cli.result_verbs import compare, export, report, show
+from raysweep.cli.result_verbs import compare, export, predict, report, show
 from raysweep.cli.terminal import tell_terminal
 from raysweep.cli.verbs import EXIT_CODES, Verbs
 from raysweep.estimate.facts import with_facts
@@ -126,9 +126,7 @@ def run(
     retry: Annotated[str | None, typer.Option(metavar="failed", help="With --resume: launch failures again.")] = None,
     results: Annotated[str | None, typer.Option(help="Results folder or URI, in place of the file's.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove what an earlier run left.")] = False,
-    searcher: Annotated[
-        str | None, typer.Option(help="guided, grid, random or optuna, in place of the file's.")
-    ] = None,
+    searcher: Annotated[str | None, typer.Option(help="guided, grid, random or optuna, not the file's.")] = None,
     trials: Annotated[int | None, typer.Option(help="Launches at most, in place of the file's.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Length of the search, in place of the file's.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a large sweep.")] = False,
@@ -200,8 +198,8 @@ def init(
     verb.init(output, model=model, workers=workers, global_batch_size=batch, sequence_length=seq_len, device=device)
 
 
-for verb in (show, export, report, compare, submit):
-    app.command()(verb)
+for _verb in (show, export, report, compare, predict, submit):
+    app.command()(_verb)
 app.add_typer(jobs, name="jobs")
 
 

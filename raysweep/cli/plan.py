@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from raysweep.candidate import Candidate
+from raysweep.candidate import Candidate, axes_legend
 from raysweep.cli.terminal import tell_terminal
 from raysweep.estimate.facts import with_facts
 from raysweep.estimate.tracing import Traces, legal_candidates
@@ -80,6 +80,9 @@ def render_plan(sweep: Sweep, plan: SweepPlan) -> str:
             [_cells(plan, row) for row in plan.rows],
         ),
     ]
+    legend = axes_legend({row.candidate.candidate_id: row.candidate.deepspeed for row in plan.rows})
+    if legend:
+        lines += ["", *legend]
     reasons = [f"  {row.candidate.candidate_id}: {row.reason}" for row in plan.rows if row.reason]
     if reasons:
         lines += ["", "Why not:", *reasons]

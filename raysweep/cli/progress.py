@@ -10,7 +10,7 @@ from raysweep.cli.plan import render_plan
 from raysweep.plan import SweepPlan
 from raysweep.search.observer import Observer
 from raysweep.sweep_file import Sweep
-from raysweep.trial import Measurement, Phase
+from raysweep.trial import Measurement, Phase, TrialStatus
 from raysweep.units import format_bytes, format_seconds
 
 WIDEST_REASON = 120
@@ -59,4 +59,5 @@ def figures_of(measurement: Measurement, budget_bytes: int | None) -> str:
     waited = (
         f" after {format_seconds(measurement.waited_s)} for workers" if measurement.waited_s > WORTH_TELLING_S else ""
     )
-    return f"{figures.samples_per_s:8.2f} samples/s  {memory}  in {seconds}{waited}"
+    stopped = "  STOPPED, far behind the best" if measurement.status is TrialStatus.STOPPED else ""
+    return f"{figures.samples_per_s:8.2f} samples/s  {memory}  in {seconds}{waited}{stopped}"

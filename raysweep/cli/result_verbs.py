@@ -89,3 +89,24 @@ def compare(
     from raysweep.cli import compare as verb
 
     verb.compare_sweeps(first, second)
+
+
+def predict(
+    results: ResultsArgument,
+    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Workers to predict for.")],
+    link: Annotated[str | None, typer.Option(help="Rate of the links between them, e.g. 25GB/s or 200Gbit/s.")] = None,
+    global_batch: Annotated[int | None, typer.Option(min=1, help="Samples in a step, not the sweep's.")] = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Memory by a fake engine trace at that size: minutes.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Predict the candidates of a sweep at another number of workers. Nothing is run.
+
+    \b
+    Example:
+        raysweep predict results/quickstart --workers 64 --link 25GB/s --global-batch 512
+    """
+    from raysweep.cli import predict as verb
+
+    verb.show(results, world_size=workers, link=link, global_batch_size=global_batch, trace=trace, as_json=json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -10,12 +11,14 @@ from rich.console import Console
 
 from raysweep.cli.live import LiveTable
 from raysweep.cli.progress import Lines
+from raysweep.objective import Goal
 from raysweep.cli.report import live_server
 from raysweep.page.live_server import is_loopback, parse_address
 from raysweep.plan import make_plan
 from raysweep.results.paths import local_folder
 from raysweep.results.payback import payback
 from raysweep.results.side_by_side import render_side_by_side
+from raysweep.results.worth import format_value
 from raysweep.search.sweep_run import SweepResult, run_sweep
 from raysweep.sweep_file import Sweep
 from raysweep.units import format_bytes, format_seconds
@@ -98,6 +101,12 @@ def summary(result: SweepResult) -> str:
         f"micro-batch {winner.micro_batch_size_per_gpu}, accumulation {winner.gradient_accumulation_steps}",
         f"  peak {format_bytes(winner.peak_memory_bytes)} of {format_bytes(winner.memory_budget_bytes)} a worker",
     ]
+    if winner.deepspeed != "{}":
+        lines.append("  " + ", ".join(f"{key} {value}" for key, value in json.loads(winner.deepspeed).items()))
+    if selection.objective.goal is not Goal.SAMPLES_PER_S and selection.value is not None:
+        lines.append(f"  by the objective: {format_value(selection.value, selection.objective)}")
+    if len(selection.pareto_front) > 1:
+        lines.append(f"  Pareto front of speed and memory: {', '.join(selection.pareto_front)}")
     if winner.activation_checkpoint_interval:
         lines.append(
             "  ds_config.json cannot hold the checkpointing: best/train_ray.py has it; in a loop of your own "

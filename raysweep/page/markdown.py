@@ -37,12 +37,14 @@ def plain(text: str) -> str:
 def _answer(facts: ReportFacts) -> list[str]:
     winner = facts.winner
     if winner is None:
-        return [f"**No winner**: no candidate completed within the budget. Spent: {plain(summary.cost(facts))}."]
+        return [f"**No winner**: {plain(facts.selection.none_because)}. Spent: {plain(summary.cost(facts))}."]
     rate, interval = summary.rate_and_interval(facts)
     shown = f" (95 % interval {interval})" if interval else ""
     state = "confirmed" if facts.selection.confirmed else "not confirmed"
     lines = [
         f"- memory: {summary.memory(winner)[0]}",
+        *(f"- by the objective: {plain(value)}" for _, value in summary.objective(facts)),
+        f"- Pareto front of speed and memory: {', '.join(facts.selection.pareto_front)}",
         *(f"- against {plain(gain.against)}: {plain(gain.told)}" for gain in gains(facts)),
         f"- cost of the sweep: {plain(summary.cost(facts))}",
     ]

@@ -6,9 +6,11 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from raysweep.objective import Goal
 from raysweep.page.facts import ReportFacts
 from raysweep.results.payback import payback
 from raysweep.results.records import TrialRecord
+from raysweep.results.worth import format_value
 from raysweep.units import format_bytes, format_seconds
 
 
@@ -80,10 +82,19 @@ def provenance(facts: ReportFacts) -> list[tuple[str, str]]:
         ("Workload (SHA-256)", sweep.workload.workload_sha256()),
         ("Started", sweep.started_at),
         ("Device", device(facts)),
+        *objective(facts),
         ("Memory budget", f"{format_bytes(sweep.memory_budget_bytes)} a worker"),
         *((package, version) for package, version in sweep.versions.items()),
         *((f"Environment {name}", value) for name, value in sorted(sweep.workload.environment.items())),
     ]
+
+
+def objective(facts: ReportFacts) -> list[tuple[str, str]]:
+    """The objective with the winner's value; nothing where it is samples/s, which the report tells anyway."""
+    selection = facts.selection
+    if selection.objective.goal is Goal.SAMPLES_PER_S or selection.value is None:
+        return []
+    return [("Objective", format_value(selection.value, selection.objective))]
 
 
 def reproduce(facts: ReportFacts) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from raysweep.candidate import axes_legend
 from raysweep.objective import Goal
 from raysweep.results.records import TrialRecord
 from raysweep.results.select import Selection
@@ -68,6 +70,7 @@ def render_report(records: Sequence[TrialRecord], *, selection: Selection | None
     """The whole report: budget, table, stages side by side, causes, winner, runner-up, Pareto front, flagged losses."""
     parts = [f"memory budget a worker: {format_bytes(records[0].memory_budget_bytes)}"] if records else []
     parts.append(render_table(results_table(records, selection=selection)))
+    parts += axes_legend({each.candidate_id: json.loads(each.deepspeed) for each in records})
     comparison = render_side_by_side(records)
     if comparison:
         parts.append(comparison)

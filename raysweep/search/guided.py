@@ -15,6 +15,7 @@ from scipy.stats import norm
 from raysweep.candidate import Candidate
 from raysweep.measurement import median_log_error
 from raysweep.probe import Probe
+from raysweep.race import ToBeat
 from raysweep.search.prior import rates
 from raysweep.search.prospect import Prospect, fit_probability
 from raysweep.search.searcher import CandidateSearcher
@@ -162,13 +163,15 @@ class GuidedSearcher(CandidateSearcher):
             if outlook.at_most[index] <= outlook.best_rate * (1 + WORTH_SHARE)
         }
 
-    def to_beat(self) -> tuple[float, float] | None:
+    def to_beat(self) -> ToBeat | None:
         """See `CandidateSearcher.to_beat`: the best as fitted, so that one lucky launch stops nobody."""
         if not self._observed:
             return None
-        rates = self._samples / self._model.fit(self._observed).step_time_s
-        best = max(self._observed, key=lambda index: float(rates[index]))
-        return float(rates[best]), self._observed[best].log_error
+        forecast = self._model.fit(self._observed)
+        fitted = self._samples / forecast.step_time_s
+        best = max(self._observed, key=lambda index: float(fitted[index]))
+        error = self._observed[best].log_error
+        return ToBeat(samples_per_s=float(fitted[best]), log_error=error, launch_log_sd=forecast.noise)
 
     def _indices_left(self) -> list[int]:
         return [self._index[candidate.candidate_id] for candidate in self.left]

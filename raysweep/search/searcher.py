@@ -12,7 +12,7 @@ from ray.tune.search import Searcher
 from raysweep.candidate import Candidate
 from raysweep.dominance import needs_no_less_memory
 from raysweep.measurement import median_log_error
-from raysweep.race import Race
+from raysweep.race import Race, ToBeat
 from raysweep.serde import from_dict
 from raysweep.trial import LaunchRequest, Measurement, TrialStatus
 
@@ -54,7 +54,7 @@ class CandidateSearcher(Searcher):  # type: ignore[misc]
         self._end = None if seconds is None else clock() + seconds
         self._launched: dict[str, Candidate] = {}
         self._racing = racing
-        self._fastest: tuple[float, float] | None = None
+        self._fastest: ToBeat | None = None
         self.stopped = ""
         """Why nothing more is proposed; empty while something is."""
 
@@ -96,20 +96,20 @@ class CandidateSearcher(Searcher):  # type: ignore[misc]
         best = self.to_beat() if self._racing else None
         if best is None:
             return request
-        rate, log_error = best
         candidate = request.candidate
         samples = request.workload.global_batch_of(
             candidate.micro_batch_size_per_gpu, candidate.gradient_accumulation_steps
         )
         race = Race(
-            best_step_time_s=samples / rate,
-            best_log_error=log_error,
+            best_step_time_s=samples / best.samples_per_s,
+            best_log_error=best.log_error,
+            launch_log_sd=best.launch_log_sd,
             longest_s=LONGEST_SHARE_OF_DEADLINE * request.deadline_s,
         )
         return replace(request, race=race)
 
-    def to_beat(self) -> tuple[float, float] | None:
-        """The best rate so far, in samples/s, and the standard error of its logarithm; None before there is one."""
+    def to_beat(self) -> ToBeat | None:
+        """The best so far; None before there is one."""
         return self._fastest
 
     def bounded(self) -> dict[str, str]:
@@ -135,7 +135,8 @@ class CandidateSearcher(Searcher):  # type: ignore[misc]
             error = median_log_error(
                 median=figures.step_time_s_median, iqr=figures.step_time_s_iqr, count=figures.measured_steps
             )
-            self._fastest = max(self._fastest or (0.0, 0.0), (figures.samples_per_s, error))
+            if self._fastest is None or figures.samples_per_s > self._fastest.samples_per_s:
+                self._fastest = ToBeat(samples_per_s=figures.samples_per_s, log_error=error)
         self.learn(candidate, measurement)
 
     def save(self, checkpoint_path: str) -> None:

@@ -44,11 +44,17 @@ def make_searcher(sweep: Sweep, plan: SweepPlan, kept: Mapping[str, Measurement]
     if section.method == "guided":
         # scipy takes most of a second to load.
         from raysweep.search.guided import GuidedSearcher
+        from raysweep.search.lean import LeanSearcher
 
         workload = sweep.workload
         options |= {"device": workload.device, "world_size": workload.world_size}
         options |= {"memory_budget_bytes": plan.memory_budget_bytes}
-        searcher = GuidedSearcher(left, prospects=prospects(sweep, plan), **options)
+        known = prospects(sweep, plan)
+        least_rate = sweep.file.objective.at_least_samples_per_s
+        if least_rate is not None and all(each.predicted_memory_bytes for each in known):
+            searcher = LeanSearcher(left, prospects=known, least_rate=least_rate, **options)
+        else:
+            searcher = GuidedSearcher(left, prospects=known, **options)
     elif section.method == "optuna":
         # An extra, and seconds to load.
         try:

@@ -36,7 +36,7 @@ def test_the_examples_of_the_verbs_on_results_work_in_this_order(tmp_path: Path)
     }
     (tmp_path / "search_spaces").mkdir()
     (tmp_path / "search_spaces/quickstart.yaml").write_text(yaml.safe_dump(sweep))
-    for verb, exit_code in (("run", 5), ("show", 0), ("export", 0), ("report", 0), ("compare", 0)):
+    for verb, exit_code in (("run", 5), ("show", 0), ("export", 0), ("report", 0), ("compare", 0), ("predict", 0)):
         examples = _examples(verb)
         assert examples
         for example in examples:

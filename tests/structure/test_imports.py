@@ -45,13 +45,15 @@ INSIDE = {
 
 DOORS = {
     "raysweep.cli.main": {f"raysweep.cli.{verb}" for verb in ("init", "plan", "tracing", "memory", "run", "check")},
-    "raysweep.cli.result_verbs": {f"raysweep.cli.{verb}" for verb in ("show", "export", "report", "compare")},
+    "raysweep.cli.result_verbs": {
+        f"raysweep.cli.{verb}" for verb in ("show", "export", "report", "compare", "predict")
+    },
     "raysweep.cli.job_verbs": {"raysweep.cli.submit", "raysweep.cli.jobs"},
     "raysweep.submit.places": {f"raysweep.submit.{place}" for place in ("ray_jobs", "slurm", "kuberay")},
     "raysweep.submit.kuberay": {"raysweep.submit.kube_api"},
     "raysweep.search.sweep_run": {"raysweep.launch.in_process"},
     "raysweep.search.trackers": {"ray.air.integrations.mlflow", "ray.air.integrations.wandb"},
-    "raysweep.search.searchers": {"raysweep.search.guided", "raysweep.search.optuna_searcher"},
+    "raysweep.search.searchers": {f"raysweep.search.{module}" for module in ("guided", "lean", "optuna_searcher")},
     "raysweep.launch.worker_loop": {f"raysweep.worker.{module}" for module in ("loop", "micro_benchmark", "process")},
     "raysweep.launch.train_ray": {
         "raysweep.launch.worker_loop",

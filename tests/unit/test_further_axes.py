@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from builders import make_candidate, make_workload, write_sweep
 
+from raysweep.cli.plan import render_plan
 from raysweep.ds_config import auto_size, prepare_base, render
 from raysweep.errors import ConfigError
 from raysweep.memory import estimate_memory
@@ -124,6 +125,14 @@ def test_an_automatic_bucket_is_a_number_before_anything_runs(tmp_path: Path) ->
     sizes = {config["zero_optimization"]["reduce_bucket_size"] for config in configs}
     assert sizes == {expected, 4096}
     assert {config["zero_optimization"]["allgather_bucket_size"] for config in configs} == {expected}
+
+
+def test_a_plan_says_what_hashes_and_automatic_sizes_are(tmp_path: Path) -> None:
+    changes = {"space.offload_optimizer": ["none", "cpu"], "deepspeed.zero_optimization.reduce_bucket_size": "auto"}
+    sweep = load_sweep(write_sweep(tmp_path, **changes))
+    plan = make_plan(sweep)
+    assert [note for note in plan.notes if "reduce_bucket_size: auto is" in note and "elements" in note]
+    assert f"-69bdfb: {OFFLOAD} = cpu" in render_plan(sweep, plan)
 
 
 def test_an_automatic_bucket_is_between_the_largest_parameter_and_the_default() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from results_builders import failed
 from search_simulation import scenario
 
 from raysweep.plan import make_plan
+from raysweep.probe import Probe
 from raysweep.search.guided import SEEDS, GuidedSearcher
 from raysweep.search.prospect import Prospect, fit_probability
 from raysweep.search.searchers import make_searcher, prospects
@@ -102,6 +104,22 @@ def test_restored_it_goes_on_as_it_would_have(tmp_path: Path, saved_at: int) -> 
     rng.setstate(state)
     assert [_step(restored, rng) for _ in range(6)] == rest
     assert restored.stopped == searcher.stopped
+
+
+def test_saved_at_trial_five_with_a_micro_benchmark_it_proposes_the_same_sixth(tmp_path: Path) -> None:
+    probe = Probe(matmul_s=((256, 1e-3),), copy_s=((2**26, 2e-2),), all_reduce_s=((2**14, 1e-3), (2**22, 9e-2)))
+    searcher, rng = _searcher(), random.Random(4)
+    for number in range(5):
+        suggestion = searcher.suggest("trial")
+        assert isinstance(suggestion, dict)
+        measurement = launch(BY_ID[suggestion["candidate_id"]], GRID, rng)
+        shown = replace(measurement, probe=probe if number == 0 else None)
+        searcher.on_trial_complete("trial", {"measurements": [to_dict(shown)]})
+    searcher.save(str(tmp_path / "state"))
+    restored = _searcher()
+    restored.restore(str(tmp_path / "state"))
+    assert restored._model.fit({}).coefficients == searcher._model.fit({}).coefficients
+    assert restored.suggest("sixth") == searcher.suggest("sixth")
 
 
 def test_resumed_from_records_it_goes_on_as_it_would_have() -> None:

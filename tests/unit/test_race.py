@@ -39,6 +39,12 @@ def test_a_wide_spread_saves_from_being_stopped() -> None:
     assert window_end(times(1.3, 5, spread=0.5), WINDOW, RACE) is None
 
 
+def test_what_differs_between_launches_saves_too() -> None:
+    noisy = Race(best_step_time_s=1.0, best_log_error=0.001, launch_log_sd=0.06)
+    assert window_end(times(1.2, 5), WINDOW, noisy) is None
+    assert window_end(times(1.3, 5), WINDOW, noisy) is WindowEnd.LOST
+
+
 def test_what_is_told_from_the_best_ends_on_time() -> None:
     assert window_end(times(1.05, 8), WINDOW, RACE) is WindowEnd.SEPARATED
     assert window_end(times(0.9, 8), WINDOW, RACE) is WindowEnd.SEPARATED
