@@ -44,8 +44,8 @@ def open_model(model: Mapping[str, Any]) -> Blueprint:
         return FactoryBlueprint(model)
     if model["kind"] in LOOP_KINDS:
         rule = (
-            "brings its own training loop, and is trained by it: give it best/ds_config.json, and checkpoint its blocks "
-            "by checkpoint_blocks.py of `raysweep export RESULTS --to deepspeed,hf`"
+            "brings its own training loop, and is trained by it: give it best/ds_config.json, and checkpoint its "
+            "blocks by checkpoint_blocks.py of `raysweep export RESULTS --to deepspeed,hf`"
         )
         raise ConfigError(key="model.kind", value=model["kind"], rule=rule)
     assert model["kind"] == "hf", model["kind"]
