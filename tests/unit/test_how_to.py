@@ -67,7 +67,9 @@ def test_a_model_or_loop_of_a_page_is_measured(
     assert report.recomputed_blocks == (4 if interval else 0) and len(report.step_times_s) == 2
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("own-loop", 4 * 33_088 + 650), ("hf-trainer", 2 * 256 * 64 + 164_416)])
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("own-loop", 4 * 33_088 + 650), ("hf-trainer", 2 * 256 * 64 + 164_416)]
+)
 def test_the_parameters_of_a_loop_are_counted_before_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, parameters: int
 ) -> None:
