@@ -14,12 +14,13 @@ from typing import Any
 from raysweep.errors import ConfigError
 from raysweep.estimate.facts_cache import FactsCache
 from raysweep.model_facts import ModelFacts, check_text, describe, shape_of
+from raysweep.model_schema import LOOP_KINDS
 from raysweep.serde import from_dict
 from raysweep.sweep_file import Sweep
 
 BUILD_TIMEOUT_S = 300
 
-COUNTED_KINDS = ("hf", "factory")
+COUNTED_KINDS = ("hf", "factory", *LOOP_KINDS)
 """Kinds of model whose shape does not follow from the sweep file alone."""
 
 
@@ -34,11 +35,18 @@ def with_facts(sweep: Sweep, *, note: Callable[[str], None]) -> Sweep:
         note: told of a step that takes seconds, as it begins.
 
     Raises:
-        ConfigError: when the model cannot be built, or cannot take the sweep's samples.
+        ConfigError: when the model cannot be built, or cannot take the sweep's samples; of a loop neither is one.
     """
     if sweep.workload.model["kind"] not in COUNTED_KINDS:
         return sweep
-    facts = facts_of(sweep.workload.model, note=note)
+    try:
+        facts = facts_of(sweep.workload.model, note=note)
+    except ConfigError as error:
+        if sweep.workload.model["kind"] not in LOOP_KINDS:
+            raise
+        # A loop need not run here, away from its workers; they tell what is wrong with it.
+        unknown = f"the parameters are not known before it runs, so nothing is pruned: {error}"
+        return replace(sweep, notes=(*sweep.notes, unknown))
     if facts is None:
         return sweep
     if sweep.workload.model["kind"] == "hf" and facts.tokens_per_sample is None:

@@ -9,13 +9,16 @@ from importlib import metadata
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from raysweep.errors import ConfigError
 from raysweep.model_facts import BlockListFacts, ModelFacts
+from raysweep.model_schema import LOOP_KINDS
 from raysweep.serde import to_dict
 from raysweep.worker.blocks import BlockList, find_block_lists
 from raysweep.worker.model import build_model
+from raysweep.worker.user_loops import open_loop
 
 EQUAL_BLOCKS = 1.5
 """Largest over smallest block of a list up to which its blocks count as equal; wider ones are stages of a pyramid."""
@@ -51,6 +54,12 @@ def count_model(section: Mapping[str, Any]) -> ModelFacts:
 
 
 def _built(section: Mapping[str, Any]) -> nn.Module:
+    if section["kind"] in LOOP_KINDS:
+        # A loop may ask for its rank before it makes its model.
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+        with torch.device("meta"):
+            return open_loop(section).model()
     # Attention has no parameters, and this machine need not have the kernels that the workers have.
     plain = {**section, "attn_implementation": None} if section["kind"] == "hf" else section
     try:
@@ -95,10 +104,10 @@ def _tied(model: nn.Module) -> tuple[tuple[str, ...], ...]:
 def _hidden(section: Mapping[str, Any], model: nn.Module, lists: Sequence[BlockList]) -> int | None:
     """The hidden size, where the activations of a sample follow from it: equal blocks, all of them in backward.
 
-    A factory makes its own batches, so the tokens of a sample are not known; blocks without a gradient may save
-    nothing; and an image model without one patch size has as many token counts as stages.
+    A factory and a loop make their own batches, so the tokens of a sample are not known; blocks without a gradient may
+    save nothing; and an image model without one patch size has as many token counts as stages.
     """
-    is_foreign_data = section["kind"] == "factory"
+    is_foreign_data = section["kind"] in ("factory", *LOOP_KINDS)
     is_pyramid = section.get("head") == "image_classification" and _patches(model) is None
     if is_foreign_data or is_pyramid or not lists or not all(_are_equal_and_trained(blocks) for blocks in lists):
         return None

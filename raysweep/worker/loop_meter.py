@@ -12,7 +12,7 @@ from typing import Any
 
 import deepspeed
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysweep.errors import ConfigError
 from raysweep.trial import LaunchRequest
@@ -26,6 +26,14 @@ from raysweep.worker.step_log import Mark, StepLog, random_state
 
 class WindowClosed(BaseException):
     """Leaves a loop that has been measured. No `Exception`: a loop that goes on after errors does not catch it."""
+
+
+class ModelSeen(BaseException):
+    """Leaves a loop that has shown its model, which is all that was asked of it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
 
 
 class LoopMeter(StepLog):

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from torch import nn
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
 from raysweep.errors import ConfigError
 from raysweep.hf_arguments import trainer_fields
 from raysweep.trial import LaunchRequest
 from raysweep.worker.hf_model import initialising_whole_weights
-from raysweep.worker.loop_meter import LoopMeter, WindowClosed
+from raysweep.worker.loop_meter import LoopMeter, ModelSeen, WindowClosed
 from raysweep.worker.user_function import import_function
 
 MOST_STEPS = 1_000_000
@@ -59,6 +60,26 @@ class TrainerLoop:
             trainer.remove_callback(EarlyStoppingCallback)
             trainer.add_callback(_Stepping(meter))
             trainer.train()
+
+    def model(self) -> nn.Module:
+        """See `UserLoop.model`.
+
+        Raises:
+            ConfigError: when the function makes no Trainer.
+        """
+        original = Trainer.__init__
+
+        def show(trainer: Any, model: Any = None, *_: Any, model_init: Any = None, **__: Any) -> None:
+            raise ModelSeen(model_init() if model is None else model)
+
+        Trainer.__init__ = show
+        try:
+            made = self._function(**self._kwargs)
+        except ModelSeen as seen:
+            return seen.model
+        finally:
+            Trainer.__init__ = original
+        raise ConfigError(key=self.key, rule=f"must return a transformers.Trainer; it returned a {type(made).__name__}")
 
     def _check(self, trainer: Any, request: LaunchRequest) -> None:
         if not isinstance(trainer, Trainer):

@@ -8,9 +8,21 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
+import deepspeed
+from torch import nn
+
+from raysweep.errors import ConfigError
 from raysweep.trial import LaunchRequest
-from raysweep.worker.loop_meter import LoopMeter
+from raysweep.worker.loop_meter import LoopMeter, ModelSeen
 from raysweep.worker.user_function import import_function
+
+PLAIN_CONFIG: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_accumulation_steps": 1,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+    "zero_optimization": {"stage": 0},
+}
+"""What a loop is given where only its model is asked for."""
 
 
 class UserLoop(Protocol):
@@ -21,6 +33,10 @@ class UserLoop(Protocol):
 
     def run(self, request: LaunchRequest, meter: LoopMeter) -> None:
         """Train the candidate until the meter ends it."""
+        ...
+
+    def model(self) -> nn.Module:
+        """The model that it would train, on the default device (`meta` will do); nothing is trained."""
         ...
 
 
@@ -58,6 +74,26 @@ class OwnLoop:
         """See `UserLoop.run`."""
         with _equal_first_weights(request.workload.seed):
             self._function(copy.deepcopy(dict(request.ds_config)), meter, **self._kwargs)
+
+    def model(self) -> nn.Module:
+        """See `UserLoop.model`.
+
+        Raises:
+            ConfigError: when the loop comes to its end without an engine.
+        """
+        original = deepspeed.initialize
+        deepspeed.initialize = _show_model
+        try:
+            self._function(copy.deepcopy(PLAIN_CONFIG), None, **self._kwargs)
+        except ModelSeen as seen:
+            return seen.model
+        finally:
+            deepspeed.initialize = original
+        raise ConfigError(key=self.key, rule="made no engine by deepspeed.initialize")
+
+
+def _show_model(args: Any = None, model: Any = None, **_: Any) -> Any:
+    raise ModelSeen(model)
 
 
 def _equal_first_weights(seed: int) -> AbstractContextManager[None]:

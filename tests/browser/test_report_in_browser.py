@@ -13,12 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from export_builders import finished_sweep, large_sweep
+from export_builders import finished_sweep, large_sweep, write_journal
+from results_builders import completed
+from test_explain_steps import sixteen_measured
 from test_page import EVIL, OTHERS, _evil, sweep_with_failures
 
+from raysweep.cli.report import live_server
 from raysweep.page.facts import gather
 from raysweep.page.html import html_report
-from raysweep.results.journal import JournalContents
+from raysweep.results.journal import EntryKind, Journal, JournalContents
+from raysweep.search.explain_steps import explain_steps
+from raysweep.serde import to_dict
 
 pytestmark = pytest.mark.slow
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -27,6 +32,7 @@ READY_S = 3.0
 SWEEPS = {
     "failures": sweep_with_failures,
     "single": finished_sweep,
+    "step": sixteen_measured,
     "five thousand": lambda: large_sweep(5000),
     "markup": _evil,
 }
@@ -48,7 +54,7 @@ class Opened:
 
     def __init__(self, browser: Any, contents: JournalContents, folder: Path, **options: Any) -> None:
         path = folder / "report.html"
-        path.write_text(html_report(gather(contents, name=EVIL, sweep_file="name: tiny")))
+        path.write_text(html_report(gather(contents, name=EVIL, sweep_file="name: tiny", explain=explain_steps)))
         self.page = browser.new_context(offline=True, bypass_csp=False, **options).new_page()
         self.complaints: list[str] = []
         self.requests: list[str] = []
@@ -121,8 +127,31 @@ def test_the_keyboard_sorts(browser: Any, tmp_path: Path) -> None:
     assert opened.page.get_attribute("#all th:nth-child(2)", "aria-sort") == "ascending"
 
 
+def test_the_live_page_renews_itself_and_keeps_order_and_filter(browser: Any, tmp_path: Path) -> None:
+    contents = finished_sweep(others=OTHERS[:2])
+    first, late = contents.measurements[0], completed(OTHERS[0].candidate_id, 70.5)
+    write_journal(tmp_path, JournalContents(sweeps=contents.sweeps, measurements=(first,)))
+    complaints: list[str] = []
+    with live_server(str(tmp_path), address="0") as server:
+        page = browser.new_context().new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(server.url)
+        page.get_by_role("button", name="samples/s (search)").click()
+        page.fill("#filter-text", "s0")
+        with Journal.open(tmp_path / "journal.jsonl") as journal:
+            journal.append(EntryKind.MEASUREMENT, to_dict(late))
+        page.wait_for_function("document.querySelector('#all').textContent.includes('70.50')", timeout=5000)
+        assert page.input_value("#filter-text") == "s0" and "1 of 3" in page.inner_text("#count")
+        assert page.get_attribute("#all th:nth-child(7)", "aria-sort") == "ascending"
+        rates = page.evaluate("Array.from(document.querySelectorAll('#all tbody tr'), row => row.cells[6].textContent)")
+        assert rates == ["70.50", "100.00", ""]
+        assert complaints == []
+    page.wait_for_function("document.querySelector('#live').textContent.includes('has ended')", timeout=5000)
+
+
 @pytest.mark.skipif(not AXE, reason="AXE does not name an axe.min.js")
-@pytest.mark.parametrize("name", ["failures", "single", "markup"])
+@pytest.mark.parametrize("name", ["failures", "single", "step", "markup"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_serious_violation(browser: Any, tmp_path: Path, name: str, scheme: str) -> None:
     opened = Opened(browser, SWEEPS[name](), tmp_path, color_scheme=scheme)

@@ -33,7 +33,8 @@ SECONDS_A_UNIT = {
 """The machine of these sweeps: what a step takes follows from its work by these alone."""
 
 
-def _sweep(data_s: float | None = 0.01) -> JournalContents:
+def sixteen_measured(data_s: float | None = 0.01) -> JournalContents:
+    """Sixteen candidates of that machine, none confirmed."""
     shape = gpt_shape(blocks=4, hidden=256, vocab_size=256, positions=128, tied=True)
     load = make_workload(shape=shape, global_batch_size=16)
     candidates = [
@@ -58,7 +59,7 @@ def _seconds(candidate, load) -> float:
 
 
 def test_the_parts_add_up_to_the_step_and_find_what_dominates() -> None:
-    contents = _sweep()
+    contents = sixteen_measured()
     winner = gather(contents, name="x").selection.winner
     shares = explain_steps(contents, winner=winner)
     assert shares is not None and shares.candidate_id == winner
@@ -69,7 +70,7 @@ def test_the_parts_add_up_to_the_step_and_find_what_dominates() -> None:
 
 
 def test_recompute_has_a_part_where_blocks_are_recomputed_only() -> None:
-    contents = _sweep()
+    contents = sixteen_measured()
     plain, recomputing = (explain_steps(contents, winner=name) for name in ("s1-k0-b4-g2", "s1-k1-b4-g2"))
     assert plain is not None and recomputing is not None
     assert plain.seconds["recompute"] == 0
@@ -77,14 +78,14 @@ def test_recompute_has_a_part_where_blocks_are_recomputed_only() -> None:
 
 
 def test_each_candidate_is_predicted_from_the_others() -> None:
-    shares = explain_steps(_sweep(), winner="s1-k0-b4-g2")
+    shares = explain_steps(sixteen_measured(), winner="s1-k0-b4-g2")
     assert shares is not None and shares.fitted_to == 16
     errors = [abs(shares.predicted_s[each] / seen - 1) for each, seen in shares.measured_s.items()]
     assert 0 < max(errors) < 0.3  # seen ones would be met exactly, foreign ones not at all
 
 
 def test_nothing_is_told_of_too_little() -> None:
-    contents = _sweep()
+    contents = sixteen_measured()
     few = replace(contents, measurements=contents.measurements[: FEWEST_FITTED - 1])
     assert explain_steps(few, winner=few.measurements[0].candidate_id) is None
     assert explain_steps(contents, winner=None) is None
@@ -98,11 +99,11 @@ def test_a_large_sweep_is_fitted_to_some_of_it() -> None:
 
 
 def test_the_report_tells_the_parts_and_what_they_are() -> None:
-    shown = gather(_sweep(), name="tiny", explain=explain_steps)
+    shown = gather(sixteen_measured(), name="tiny", explain=explain_steps)
     text = _Texts(html_report(shown)).text
     assert "Where the winner's step goes" in text and "they were not timed one by one" in text
     assert "Getting the data was measured." in text and "16 candidates predicted from the others" in text
-    unseen = gather(_sweep(data_s=None), name="tiny", explain=explain_steps)
+    unseen = gather(sixteen_measured(data_s=None), name="tiny", explain=explain_steps)
     assert "Getting the data is among them" in _Texts(html_report(unseen)).text
     assert "recompute" in markdown_report(shown) and "Where the winner" not in _Texts(html_report(facts())).text
 

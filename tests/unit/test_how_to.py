@@ -15,6 +15,7 @@ from worker_builders import single_rank
 from raysweep.candidate import Candidate
 from raysweep.cli.main import app
 from raysweep.ds_config import render
+from raysweep.estimate.facts import with_facts
 from raysweep.sweep_file import load_sweep
 from raysweep.trial import LaunchRequest
 from raysweep.worker.loop import measure_candidate
@@ -64,6 +65,29 @@ def test_a_model_or_loop_of_a_page_is_measured(
     request = LaunchRequest(candidate=candidate, workload=load, ds_config=config, window=SHORT_WINDOW)
     report = measure_candidate(request, single_rank())
     assert report.recomputed_blocks == (4 if interval else 0) and len(report.step_times_s) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("own-loop", 4 * 33_088 + 650), ("hf-trainer", 2 * 256 * 64 + 164_416)]
+)
+def test_the_parameters_of_a_loop_are_counted_before_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, parameters: int
+) -> None:
+    write_files(DOCS / f"how-to/{name}.md", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    sweep = with_facts(load_sweep(tmp_path / f"{MEASURED[name]}.yaml"), note=lambda text: None)
+    assert sweep.workload.shape is not None, sweep.notes
+    assert (sweep.workload.shape.parameters, sweep.workload.shape.blocks) == (parameters, 4)
+
+
+def test_a_loop_that_cannot_be_called_here_is_swept_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(DOCS / "how-to/own-loop.md", tmp_path)
+    (tmp_path / "my_loop.py").write_text("def train(engine_config, meter):\n    raise RuntimeError('only on a GPU')\n")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    sweep = with_facts(load_sweep(tmp_path / "my_loop.yaml"), note=lambda text: None)
+    assert sweep.workload.shape is None and "only on a GPU" in sweep.notes[-1]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
