@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 HELD = "held"
 """Phase of what is alive before the step begins."""
@@ -29,7 +30,7 @@ class AllocationLog:
     def parts(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Each phase with its events; first `HELD`, with what was alive before."""
         begins = ((HELD, 0), *self.phase_begins, ("", len(self.events)))
-        for (phase, first), (_, end) in zip(begins[:-1], begins[1:], strict=True):
+        for (phase, first), (_, end) in pairwise(begins):
             yield phase, self.events[first:end]
 
 

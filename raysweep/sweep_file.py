@@ -52,13 +52,20 @@ class Sweep:
         return sha256_of(self.file.model_dump(mode="json"))
 
 
-def load_sweep(path: str | Path, *, search: Mapping[str, Any] | None = None, results: str | None = None) -> Sweep:
+def load_sweep(
+    path: str | Path,
+    *,
+    search: Mapping[str, Any] | None = None,
+    results: str | None = None,
+    memory_model: str | None = None,
+) -> Sweep:
     """Read and check a sweep file.
 
     Args:
         path: the file.
         search: values of its `search` section that replace what is written there.
         results: a results folder or URI in place of the file's.
+        memory_model: how memory is predicted, in place of the file's.
 
     Raises:
         ConfigError: when the file is missing, is no YAML, or breaks a rule of the schema.
@@ -75,8 +82,8 @@ def load_sweep(path: str | Path, *, search: Mapping[str, Any] | None = None, res
         )
     if search:
         plain = {**plain, "search": {**(plain.get("search") or {}), **search}}
-    if results:
-        plain = {**plain, "results": results}
+    given = {"results": results, "memory_model": memory_model}
+    plain = {**plain, **{key: value for key, value in given.items() if value}}
     try:
         file = SweepFile.model_validate(plain)
     except ValidationError as error:

@@ -63,7 +63,7 @@ class RankTrace:
     collectives: tuple[Collective, ...] = ()
     """Of one steady optimizer step."""
     stand_ins: tuple[StandIn, ...] = ()
-    allocations: AllocationLog = AllocationLog()
+    allocations: AllocationLog = field(default_factory=AllocationLog)
     """Of the last step."""
     ranks_of_a_kind: tuple[int, ...] = (0,)
     """One rank of each kind: those whose shares differ in the bytes that they keep, the fullest first."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from raysweep import __version__
-from raysweep.cli.options import AsJson, ResultsArgument, SweepArgument, number, parse_size
+from raysweep.cli.options import AsJson, ResultsArgument, SweepArgument, number, parse_share, parse_size
 from raysweep.cli.terminal import tell_terminal
 from raysweep.cli.verbs import EXIT_CODES, Verbs
 from raysweep.estimate.facts import with_facts
@@ -133,6 +133,11 @@ def run(
     seconds: Annotated[float | None, typer.Option(help="Length of the search, in place of the file's.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a large sweep.")] = False,
     worker_hours: Annotated[float | None, typer.Option(help="Worker-hours, in place of the file's.")] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Predict memory by traces, in place of the file's.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Launch also what is predicted not to fit.")] = False,
+    audit: Annotated[
+        float, typer.Option(parser=parse_share, metavar="SHARE", help="Launch a share of the pruned, e.g. 5%.")
+    ] = 0.0,
 ) -> None:
     """Search, confirm the best in fresh worker groups, and export the winner.
 
@@ -147,10 +152,20 @@ def run(
         raise typer.BadParameter("is `--resume --retry failed`", param_hint="--retry")
     options = {"method": searcher, "trials": trials, "seconds": seconds, "worker_hours": worker_hours}
     given = {key: value for key, value in options.items() if value is not None}
-    read = with_facts(load_sweep(sweep, search=given, results=results), note=tell_terminal)
+    model = "trace" if trace else None
+    read = with_facts(load_sweep(sweep, search=given, results=results, memory_model=model), note=tell_terminal)
     from raysweep.cli import run as verb
 
-    verb.run(read, address=address, resume=resume, retry_failed=retry is not None, overwrite=overwrite, yes=yes)
+    verb.run(
+        read,
+        address=address,
+        resume=resume,
+        retry_failed=retry is not None,
+        overwrite=overwrite,
+        yes=yes,
+        force=force,
+        audit_share=audit,
+    )
 
 
 @app.command()

@@ -9,9 +9,11 @@ from rich.console import Console
 
 from raysweep.cli.live import LiveTable
 from raysweep.cli.progress import Lines
+from raysweep.cli.tracing import trace_with_bar
 from raysweep.plan import make_plan
 from raysweep.results.payback import payback
 from raysweep.results.side_by_side import render_side_by_side
+from raysweep.search.pruning import Pruning
 from raysweep.search.sweep_run import SweepResult, run_sweep
 from raysweep.sweep_file import Sweep
 from raysweep.units import format_bytes, format_seconds
@@ -21,7 +23,17 @@ ASK_ABOVE_WORKER_HOURS = 1.0
 """A sweep that is expected to take more is asked about, where a person can answer."""
 
 
-def run(sweep: Sweep, *, address: str | None, resume: bool, retry_failed: bool, overwrite: bool, yes: bool) -> None:
+def run(
+    sweep: Sweep,
+    *,
+    address: str | None,
+    resume: bool,
+    retry_failed: bool,
+    overwrite: bool,
+    yes: bool,
+    force: bool = False,
+    audit_share: float = 0.0,
+) -> None:
     """Run a sweep.
 
     Raises:
@@ -39,6 +51,7 @@ def run(sweep: Sweep, *, address: str | None, resume: bool, retry_failed: bool, 
             resume=resume,
             retry_failed=retry_failed,
             overwrite=overwrite,
+            pruning=Pruning(force=force, audit_share=audit_share, tracer=trace_with_bar),
         )
     typer.echo(summary(result))
     if not result.selection.confirmed:

@@ -30,6 +30,7 @@ from raysweep.search.best import best_of
 from raysweep.search.confirm import confirm
 from raysweep.search.heartbeat import Heartbeat
 from raysweep.search.observer import Observer
+from raysweep.search.pruning import Pruning, audit, audit_sample
 from raysweep.search.recorder import Recorder, check_folder, check_same_sweep
 from raysweep.search.requests import RequestMaker
 from raysweep.search.searcher import CandidateSearcher
@@ -62,6 +63,7 @@ def run_sweep(
     resume: bool = False,
     retry_failed: bool = False,
     overwrite: bool = False,
+    pruning: Pruning = Pruning(),  # noqa: B008 (frozen)
 ) -> SweepResult:
     """Search, confirm and export; everything measured is on disk as soon as it is known.
 
@@ -72,6 +74,7 @@ def run_sweep(
         resume: go on with the records of an earlier run of the same sweep.
         retry_failed: and launch again what failed in it.
         overwrite: remove what an earlier run left.
+        pruning: how memory is predicted, and what becomes of candidates that cannot fit.
 
     Raises:
         ConfigError: when the input cannot be right; nothing has been written then.
@@ -81,7 +84,7 @@ def run_sweep(
     began_s = time.monotonic()
     check_folder(sweep.results, resume=resume, overwrite=overwrite)
     # The file is judged before a cluster is asked for; only a budget of `auto` has to wait for its devices.
-    make_plan(sweep)
+    make_plan(sweep, prunes=not pruning.force)
     check_ds_configs(_distinct_configs(sweep))
     with ExitStack() as stack:
         stack.enter_context(
@@ -92,12 +95,17 @@ def run_sweep(
         lacks = unsupported_precision(
             device=sweep.workload.device, precision=sweep.workload.precision, resources_per_worker=resources
         )
-        plan = make_plan(sweep, device_memory_bytes=_device_memory(sweep), unsupported_precision=lacks)
+        sweep, plan = pruning.plan(
+            sweep,
+            device_memory_bytes=_device_memory(sweep),
+            unsupported_precision=lacks,
+            note=observer.note,
+        )
         if resume:
             check_same_sweep(sweep, plan)
         recorder = Recorder(sweep, plan, resume=resume)
         stack.callback(recorder.close)
-        run = _Run(sweep=sweep, plan=plan, recorder=recorder, observer=observer)
+        run = _Run(sweep=sweep, plan=plan, recorder=recorder, observer=observer, audit_share=pruning.audit_share)
         return run.to_the_end(began_s, recorder.kept(retry_failed=retry_failed))
 
 
@@ -128,6 +136,7 @@ class _Run:
     plan: SweepPlan
     recorder: Recorder
     observer: Observer
+    audit_share: float
 
     def to_the_end(self, began_s: float, kept: Mapping[str, Measurement]) -> SweepResult:
         requests = RequestMaker(sweep=self.sweep, memory_budget_bytes=self.plan.memory_budget_bytes)
@@ -141,6 +150,7 @@ class _Run:
             with self._launcher() as (launcher, make_launcher):
                 try:
                     self._search(requests.make_all(searcher.left), searcher, launcher, make_launcher)
+                    self._audit(requests, launcher)
                     if self.sweep.file.search.confirm:
                         self._confirm(requests, launcher)
                 finally:
@@ -209,6 +219,12 @@ class _Run:
             on_measured=on_measured,
             on_waiting=Heartbeat(launcher, self.observer).beat,
         )
+
+    def _audit(self, requests: RequestMaker, launcher: Launcher) -> None:
+        """Launch a sample of the pruned, where that was asked for."""
+        chosen = audit_sample(self.plan, share=self.audit_share, seed=self.sweep.file.search.seed)
+        if chosen:
+            self.observer.note(audit(launcher, chosen, requests, self.observer, on_measured=self._record))
 
     def _confirm(self, requests: RequestMaker, launcher: Launcher) -> None:
         """Confirm the finalists; where all of them fail, those behind them."""
