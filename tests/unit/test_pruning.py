@@ -82,8 +82,12 @@ def test_the_file_may_ask_for_all_traces_or_none(tmp_path: Path, model: str, sha
 def test_a_trace_decides_over_the_closed_form_and_says_so(tmp_path: Path) -> None:
     sweep = tight(tmp_path, memory_model="trace")
     tracer = Tracer(peak_bytes=2 * 1024**2)
-    tracer_of_some = lambda sweep, candidates: tracer(sweep, candidates[1:])  # noqa: E731
-    sweep, plan = planned(sweep, Pruning(tracer=tracer_of_some))
+    kept = make_plan(sweep).admitted[0].candidate_id
+
+    def trace_others(sweep: Sweep, candidates: Sequence[Candidate]) -> Traces:
+        return tracer(sweep, [each for each in candidates if each.candidate_id != kept])
+
+    sweep, plan = planned(sweep, Pruning(tracer=trace_others))
     pruned = [row for row in plan.rows if row.status is TrialStatus.PRUNED and row.reason.endswith(", by trace")]
     assert len(pruned) == len(tracer.asked) == len(plan.rows) - 1
     assert sweep.notes[-1] == "traced"
