@@ -1,4 +1,4 @@
-"""The configurations over which memory predictions are compared with runs: models, stages, and the other axes in turn."""
+"""The configurations over which memory predictions are compared with runs: models, stages, other axes in turn."""
 
 from __future__ import annotations
 

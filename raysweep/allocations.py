@@ -61,6 +61,29 @@ def peak_terms(log: AllocationLog, *, left_out: Collection[str] = ()) -> dict[st
     return {phase: {kind: size for kind, size in terms.items() if size} for phase, (_, terms) in peaks.items()}
 
 
+def without(log: AllocationLog, left_out: Collection[str]) -> AllocationLog:
+    """The log without the allocations of some kinds."""
+    events: list[int] = []
+    kinds: list[int] = []
+    numbers: list[int] = []
+    begins = []
+    for phase, part in log.parts():
+        begins.append((phase, len(events)))
+        for event in part:
+            if event > 0:
+                kind = log.kinds[len(numbers)]
+                is_kept = log.kind_names[kind] not in left_out
+                numbers.append(len(kinds) + 1 if is_kept else 0)
+                if is_kept:
+                    kinds.append(kind)
+                    events.append(event)
+            elif numbers[-event - 1]:
+                events.append(-numbers[-event - 1])
+    return AllocationLog(
+        events=tuple(events), kinds=tuple(kinds), kind_names=log.kind_names, phase_begins=tuple(begins[1:])
+    )
+
+
 def are_alike(low: AllocationLog, high: AllocationLog, *, low_batch: int, high_batch: int) -> bool:
     """Whether two micro-batches allocate and free in the same order, each size fixed or in proportion to the batch.
 
