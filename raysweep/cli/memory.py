@@ -128,7 +128,7 @@ def _cuda_memory(trace: RankTrace, world_size: int) -> CudaMemory:
 def _on_cuda(trace: RankTrace, world_size: int) -> str:
     found = _cuda_memory(trace, world_size)
     return (
-        f"rank {trace.rank} on CUDA, by replay of the trace in the rules of torch's allocator, not compared with a GPU: "
+        f"rank {trace.rank} on CUDA, by replay of the trace in the rules of torch's allocator, unconfirmed: "
         f"allocated {format_bytes(found.allocated_bytes)}, reserved {format_bytes(found.reserved_bytes)}, "
         f"used with context and NCCL {format_bytes(found.used_bytes)}"
     )
