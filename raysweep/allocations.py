@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 HELD = "held"
 """Phase of what is alive before the step begins."""
@@ -29,7 +30,7 @@ class AllocationLog:
     def parts(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Each phase with its events; first `HELD`, with what was alive before."""
         begins = ((HELD, 0), *self.phase_begins, ("", len(self.events)))
-        for (phase, first), (_, end) in zip(begins[:-1], begins[1:], strict=True):
+        for (phase, first), (_, end) in pairwise(begins):
             yield phase, self.events[first:end]
 
 
@@ -58,6 +59,29 @@ def peak_terms(log: AllocationLog, *, left_out: Collection[str] = ()) -> dict[st
         peaks[phase] = (best_bytes, best)
     peaks.pop(HELD, None)
     return {phase: {kind: size for kind, size in terms.items() if size} for phase, (_, terms) in peaks.items()}
+
+
+def without(log: AllocationLog, left_out: Collection[str]) -> AllocationLog:
+    """The log without the allocations of some kinds."""
+    events: list[int] = []
+    kinds: list[int] = []
+    numbers: list[int] = []
+    begins = []
+    for phase, part in log.parts():
+        begins.append((phase, len(events)))
+        for event in part:
+            if event > 0:
+                kind = log.kinds[len(numbers)]
+                is_kept = log.kind_names[kind] not in left_out
+                numbers.append(len(kinds) + 1 if is_kept else 0)
+                if is_kept:
+                    kinds.append(kind)
+                    events.append(event)
+            elif numbers[-event - 1]:
+                events.append(-numbers[-event - 1])
+    return AllocationLog(
+        events=tuple(events), kinds=tuple(kinds), kind_names=log.kind_names, phase_begins=tuple(begins[1:])
+    )
 
 
 def are_alike(low: AllocationLog, high: AllocationLog, *, low_batch: int, high_batch: int) -> bool:

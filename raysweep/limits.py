@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from raysweep.candidate import Candidate
 from raysweep.errors import ConfigError
-from raysweep.memory import MemoryEstimate
+from raysweep.memory import CLOSED_FORM, MemoryEstimate
 from raysweep.trial import PlanRow, SkipRule, TrialStatus
 from raysweep.units import format_bytes
 from raysweep.workload import Workload
@@ -27,6 +27,8 @@ class Limits:
     """Of the text; None where they do not run out or are not known."""
     unsupported_precision: str = ""
     """Why the sweep's precision does not run on its devices; empty where it does, or nobody has asked them yet."""
+    prunes: bool = True
+    """Whether what is predicted not to fit is left out."""
 
     def row(
         self,
@@ -54,11 +56,12 @@ class Limits:
                 f"micro-batch {candidate.micro_batch_size_per_gpu} x {workload.world_size} workers needs "
                 f"{self._needed(candidate)} samples, the text has {self.samples}"
             )
-        elif estimate is not None and self.budget_bytes is not None and estimate.lower_bound_bytes > self.budget_bytes:
+        elif self.prunes and estimate is not None and not self._may_fit(estimate):
             status = TrialStatus.PRUNED
             reason = (
                 f"predicted peak {format_bytes(estimate.peak_bytes)} ({estimate.peak_phase}), at least "
                 f"{format_bytes(estimate.lower_bound_bytes)}, is above the budget of {format_bytes(self.budget_bytes)}"
+                f"{'' if estimate.source == CLOSED_FORM else f', by {estimate.source}'}"
             )
         return PlanRow(
             candidate=candidate,
@@ -73,6 +76,9 @@ class Limits:
                 candidate.micro_batch_size_per_gpu, candidate.gradient_accumulation_steps
             ),
         )
+
+    def _may_fit(self, estimate: MemoryEstimate) -> bool:
+        return self.budget_bytes is None or estimate.lower_bound_bytes <= self.budget_bytes
 
     def _needed(self, candidate: Candidate) -> int:
         """Samples that all ranks need for one micro-step."""

@@ -65,6 +65,7 @@ def make_plan(
     device_memory_bytes: int | None = None,
     unsupported_precision: str = "",
     traced: Mapping[str, MemoryEstimate] | None = None,
+    prunes: bool = True,
 ) -> SweepPlan:
     """Plan a sweep without touching a device.
 
@@ -73,6 +74,7 @@ def make_plan(
         device_memory_bytes: a device's memory, for a budget of `auto`.
         unsupported_precision: why the precision does not run on the devices; every candidate is skipped for it.
         traced: candidate_id -> memory by a fake engine trace, which stands in place of the closed form.
+        prunes: whether what is predicted not to fit is left out.
 
     Raises:
         ConfigError: when the budget is below the smallest candidate, or the text too small for any of them.
@@ -81,7 +83,11 @@ def make_plan(
     budget_bytes = memory_budget_bytes(sweep, device_memory_bytes=device_memory_bytes)
     samples = known_samples(workload.data, sequence_length=workload.sequence_length)
     limits = Limits(
-        workload=workload, budget_bytes=budget_bytes, samples=samples, unsupported_precision=unsupported_precision
+        workload=workload,
+        budget_bytes=budget_bytes,
+        samples=samples,
+        unsupported_precision=unsupported_precision,
+        prunes=prunes,
     )
     estimates: dict[str, MemoryEstimate] = {}
     rows = []

@@ -60,6 +60,7 @@ def load_sweep(
     search: Mapping[str, Any] | None = None,
     results: str | None = None,
     submit: Mapping[str, Mapping[str, Any]] | None = None,
+    memory_model: str | None = None,
 ) -> Sweep:
     """Read and check a sweep file.
 
@@ -68,6 +69,7 @@ def load_sweep(
         search: values of its `search` section that replace what is written there.
         results: a results folder or URI in place of the file's.
         submit: place -> values of that part of its `submit` section that replace what is written there.
+        memory_model: how memory is predicted, in place of the file's.
 
     Raises:
         ConfigError: when the file is missing, is no YAML, or breaks a rule of the schema.
@@ -84,8 +86,8 @@ def load_sweep(
         )
     if search:
         plain = {**plain, "search": {**(plain.get("search") or {}), **search}}
-    if results:
-        plain = {**plain, "results": results}
+    given = {"results": results, "memory_model": memory_model}
+    plain = {**plain, **{key: value for key, value in given.items() if value}}
     if submit:
         plain = {**plain, "submit": _replaced(plain.get("submit"), submit)}
     try:

@@ -227,6 +227,8 @@ class SweepFile(Section):
     """Samples in one optimizer step. Fixed: micro-batch x accumulation x workers must give it exactly."""
     memory_budget: ByteSize | Literal["auto"] = "auto"
     """Bytes that a worker may use, e.g. 1.5GiB. auto: the device's memory less 5 %."""
+    memory_model: Literal["auto", "closed_form", "trace"] = "auto"
+    """How `raysweep run` predicts memory. auto: traces what the closed form leaves open, in a sweep above 15 min."""
     deepspeed: dict[str, Any] | str = Field(default_factory=dict)
     """Base DeepSpeed config, inline or the path of a JSON file (relative to this file)."""
     space: SpaceSection

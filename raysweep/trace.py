@@ -18,6 +18,8 @@ class TraceJob:
 
     request: LaunchRequest
     rank: int
+    keeps_operators: bool = False
+    """Whether the operators of forward and backward are wanted, too."""
 
     def __post_init__(self) -> None:
         assert 0 <= self.rank < self.request.workload.world_size, self.rank
@@ -63,8 +65,10 @@ class RankTrace:
     collectives: tuple[Collective, ...] = ()
     """Of one steady optimizer step."""
     stand_ins: tuple[StandIn, ...] = ()
-    allocations: AllocationLog = AllocationLog()
+    allocations: AllocationLog = field(default_factory=AllocationLog)
     """Of the last step."""
+    operators: tuple[str, ...] = ()
+    """Operators of the first step's forward and backward with the shapes that they gave, where they were asked for."""
     ranks_of_a_kind: tuple[int, ...] = (0,)
     """One rank of each kind: those whose shares differ in the bytes that they keep, the fullest first."""
     trace_s: float = 0.0

@@ -9,7 +9,7 @@ import typer
 
 from raysweep import __version__
 from raysweep.cli.job_verbs import jobs, submit
-from raysweep.cli.options import AddressOption, AsJson, SweepArgument, number, parse_size
+from raysweep.cli.options import AddressOption, AsJson, SweepArgument, number, parse_share, parse_size
 from raysweep.cli.result_verbs import compare, export, predict, report, show
 from raysweep.cli.terminal import tell_terminal
 from raysweep.cli.verbs import EXIT_CODES, Verbs
@@ -135,6 +135,11 @@ def run(
     serve: Annotated[
         str | None, typer.Option(metavar="[HOST:]PORT", help="Serve the report while it runs; to this machine only.")
     ] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Predict memory by traces, in place of the file's.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Launch also what is predicted not to fit.")] = False,
+    audit: Annotated[
+        float, typer.Option(parser=parse_share, metavar="SHARE", help="Launch a share of the pruned, e.g. 5%.")
+    ] = 0.0,
 ) -> None:
     """Search, confirm the best in fresh worker groups, and export the winner.
 
@@ -149,11 +154,12 @@ def run(
         raise typer.BadParameter("is `--resume --retry failed`", param_hint="--retry")
     options = {"method": searcher, "trials": trials, "seconds": seconds, "worker_hours": worker_hours}
     given = {key: value for key, value in options.items() if value is not None}
-    read = with_facts(load_sweep(sweep, search=given, results=results), note=tell_terminal)
+    model = "trace" if trace else None
+    read = with_facts(load_sweep(sweep, search=given, results=results, memory_model=model), note=tell_terminal)
     from raysweep.cli import run as verb
 
     earlier: dict[str, bool] = {"resume": resume, "retry_failed": bool(retry), "overwrite": overwrite}
-    verb.run(read, address=address, yes=yes, check=check, serve=serve, **earlier)
+    verb.run(read, address=address, yes=yes, check=check, serve=serve, force=force, audit_share=audit, **earlier)
 
 
 @app.command()

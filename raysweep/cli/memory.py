@@ -8,9 +8,11 @@ from typing import Any
 
 import typer
 
+from raysweep.allocations import without
 from raysweep.candidate import Candidate
 from raysweep.cli.terminal import tell_terminal
 from raysweep.cli.tracing import trace_with_bar
+from raysweep.cuda_allocator import CudaMemory, replay_on_cuda
 from raysweep.ds_config import render
 from raysweep.errors import ConfigError, nearest_name
 from raysweep.estimate.facts import with_facts
@@ -21,6 +23,7 @@ from raysweep.serde import to_dict
 from raysweep.sweep_file import Sweep, load_sweep
 from raysweep.tables import aligned
 from raysweep.trace import RankTrace
+from raysweep.trace_estimate import CPU_ONLY_KINDS
 from raysweep.units import format_bytes
 
 BAR_WIDTH = 40
@@ -42,10 +45,14 @@ def explain(path: str, *, candidate_id: str, as_json: bool) -> None:
         raise ConfigError(key="--candidate", value=candidate_id, rule="; ".join(traces.notes))
     ranks = traces.ranks.get(candidate_id, ())
     if as_json:
-        typer.echo(json.dumps(_as_dict(candidate, estimate, closed, ranks, traces), indent=2))
+        typer.echo(
+            json.dumps(
+                _as_dict(candidate, estimate, closed, ranks, traces, world_size=sweep.workload.world_size), indent=2
+            )
+        )
         return
     budget_bytes = memory_budget_bytes(sweep, device_memory_bytes=None)
-    typer.echo(_rendered(candidate, estimate, closed, ranks, budget_bytes))
+    typer.echo(_rendered(candidate, estimate, closed, ranks, budget_bytes, world_size=sweep.workload.world_size))
     for note in traces.notes:
         typer.echo(f"Note: {note}")
 
@@ -72,12 +79,16 @@ def _as_dict(
     closed: MemoryEstimate | None,
     ranks: Sequence[RankTrace],
     traces: Traces,
+    *,
+    world_size: int,
 ) -> dict[str, Any]:
+    device = estimate.device
     return {
         "candidate_id": candidate.candidate_id,
         "estimate": to_dict(estimate),
         "closed_form": None if closed is None else to_dict(closed),
         "ranks": [to_dict(trace) for trace in ranks],
+        "on_cuda_unconfirmed": [to_dict(_cuda_memory(trace, world_size)) for trace in ranks if device == "cuda"],
         "notes": list(traces.notes),
     }
 
@@ -88,6 +99,8 @@ def _rendered(
     closed: MemoryEstimate | None,
     ranks: Sequence[RankTrace],
     budget_bytes: int | None,
+    *,
+    world_size: int,
 ) -> str:
     limit = f", budget {format_bytes(budget_bytes)}" if budget_bytes else ""
     lines = [
@@ -100,10 +113,25 @@ def _rendered(
         lines += ["", f"{phase}: {format_bytes(sum(kinds.values()))}", _bars(kinds, estimate.peak_bytes)]
     for trace in ranks:
         lines += ["", _described(trace)]
+        if estimate.device == "cuda":
+            lines += [_on_cuda(trace, world_size)]
     if ranks:
         rows = [[each.name, str(each.count), format_bytes(each.size_bytes)] for each in ranks[0].collectives]
         lines += ["", f"Collectives of a step, rank {ranks[0].rank}:", aligned(["name", "calls", "bytes"], rows)]
     return "\n".join(lines)
+
+
+def _cuda_memory(trace: RankTrace, world_size: int) -> CudaMemory:
+    return replay_on_cuda(without(trace.allocations, CPU_ONLY_KINDS), world_size=world_size)
+
+
+def _on_cuda(trace: RankTrace, world_size: int) -> str:
+    found = _cuda_memory(trace, world_size)
+    return (
+        f"rank {trace.rank} on CUDA, by replay of the trace in the rules of torch's allocator, unconfirmed: "
+        f"allocated {format_bytes(found.allocated_bytes)}, reserved {format_bytes(found.reserved_bytes)}, "
+        f"used with context and NCCL {format_bytes(found.used_bytes)}"
+    )
 
 
 def _bars(kinds: Any, peak_bytes: int) -> str:

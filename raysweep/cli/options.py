@@ -24,6 +24,21 @@ def parse_size(text: str) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
+def parse_share(text: str) -> float:
+    """A share from 0 to 1, of `5%` or `0.05`.
+
+    Raises:
+        typer.BadParameter: when it is none.
+    """
+    try:
+        share = float(str(text).removesuffix("%")) / (100 if str(text).endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise typer.BadParameter(f"{text!r} is no share; write for example 5% or 0.05")
+    return share
+
+
 def parse_count(text: str) -> int:
     """A whole number, also of `7e9`.
 

@@ -45,7 +45,8 @@ class Lines(Observer):
             return f"round {measurement.round}"
         if measurement.phase is Phase.SEARCH:
             self._done += 1
-        return f"{self._done}/{self._launches}" if measurement.phase is Phase.SEARCH else "once more"
+            return f"{self._done}/{self._launches}"
+        return "audit" if measurement.phase is Phase.AUDIT else "once more"
 
 
 def figures_of(measurement: Measurement, budget_bytes: int | None) -> str:

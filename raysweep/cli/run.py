@@ -11,14 +11,16 @@ from rich.console import Console
 
 from raysweep.cli.live import LiveTable
 from raysweep.cli.progress import Lines
-from raysweep.objective import Goal
 from raysweep.cli.report import live_server
+from raysweep.cli.tracing import trace_with_bar
+from raysweep.objective import Goal
 from raysweep.page.live_server import is_loopback, parse_address
 from raysweep.plan import make_plan
 from raysweep.results.paths import local_folder
 from raysweep.results.payback import payback
 from raysweep.results.side_by_side import render_side_by_side
 from raysweep.results.worth import format_value
+from raysweep.search.pruning import Pruning
 from raysweep.search.sweep_run import SweepResult, run_sweep
 from raysweep.sweep_file import Sweep
 from raysweep.units import format_bytes, format_seconds
@@ -38,6 +40,8 @@ def run(
     yes: bool,
     check: bool = True,
     serve: str | None = None,
+    force: bool = False,
+    audit_share: float = 0.0,
 ) -> None:
     """Run a sweep; `serve` is the [HOST:]PORT of its live report.
 
@@ -60,6 +64,7 @@ def run(
             retry_failed=retry_failed,
             overwrite=overwrite,
             check=check,
+            pruning=Pruning(force=force, audit_share=audit_share, tracer=trace_with_bar),
         )
     typer.echo(summary(result))
     if not result.selection.confirmed:

@@ -10,7 +10,9 @@ from typing import Any
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
+from raysweep.allocations import AllocationLog
 from raysweep.estimate.fake_mode import FakeEngineTracker
+from raysweep.estimate.fake_operators import ListingTracker, OperatorList
 from raysweep.estimate.fake_world import LoneRank, alone, join_real_world
 from raysweep.trace import RankTrace, TraceJob
 from raysweep.worker.data import Batches
@@ -18,7 +20,6 @@ from raysweep.worker.device import CpuDevice
 from raysweep.worker.engine import build_engine
 from raysweep.worker.meter import MemoryFigures, Stepper, weigh
 from raysweep.worker.model import open_model
-from raysweep.worker.tracker import LiveBytesTracker
 
 KIBIBYTE = 1024
 """Unit of `ru_maxrss` on Linux, in bytes."""
@@ -41,6 +42,7 @@ def trace_rank(job: TraceJob, rank: LoneRank) -> RankTrace:
     request = job.request
     blueprint = open_model(request.workload.model)
     tracker = FakeEngineTracker(rank=job.rank, copies_reduce_scatter=request.workload.device == "cpu")
+    tracker.listed = OperatorList() if job.keeps_operators else None
     device = CpuDevice()
     with alone(), FakeTensorMode(allow_non_fake_inputs=True) as fake_mode, tracker:
         engine, _ = build_engine(request, blueprint, device.place)
@@ -62,7 +64,8 @@ def trace_rank(job: TraceJob, rank: LoneRank) -> RankTrace:
     return RankTrace(
         rank=job.rank,
         **_peaks(tracker, figures),
-        allocations=allocations,
+        allocations=AllocationLog() if job.keeps_operators else allocations,
+        operators=() if tracker.listed is None else tuple(tracker.listed.operators),
         workspace_bytes=tracker.workspace_bytes,
         collectives=tracker.collectives(),
         stand_ins=tracker.stand_ins(),
@@ -79,7 +82,8 @@ def weigh_rank(job: TraceJob, *, store: str) -> RankTrace:
     rank = join_real_world(rank=job.rank, world_size=request.workload.world_size, store=store)
     blueprint = open_model(request.workload.model)
     device = CpuDevice()
-    with LiveBytesTracker(rank=job.rank) as tracker:
+    with ListingTracker(rank=job.rank) as tracker:
+        tracker.listed.is_open = job.keeps_operators
         engine, _ = build_engine(request, blueprint, device.place)
         batches = blueprint.batches(request, job.rank)
         batches.in_memory_pass = True
@@ -96,6 +100,7 @@ def weigh_rank(job: TraceJob, *, store: str) -> RankTrace:
         build_peak_bytes=figures.build_peak_bytes,
         phase_peaks_bytes=figures.phase_peaks_bytes,
         resting_bytes=figures.resting_bytes,
+        operators=tuple(tracker.listed.operators),
     )
 
 

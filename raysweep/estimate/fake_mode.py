@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from raysweep.allocations import AllocationLog
 from raysweep.estimate.fake_log import StepLog
+from raysweep.estimate.fake_operators import OperatorList
 from raysweep.estimate.fake_places import kind_of_birth, place_of_call
 from raysweep.trace import Collective, StandIn
 from raysweep.worker.tracker import LiveBytesTracker
@@ -47,6 +48,8 @@ class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
         self._calls: Counter[str] = Counter()
         self._call_bytes: Counter[str] = Counter()
         self._stand_ins: Counter[tuple[str, str, str, bool]] = Counter()
+        self.listed: OperatorList | None = None
+        """Where operators are listed, if they are."""
         self.workspace_bytes = 0
         self.closed_phases: list[tuple[str, int, dict[str, int]]] = []
         """Phase, peak bytes, and bytes by kind at the peak, in the order in which phases ended."""
@@ -65,6 +68,8 @@ class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
         result = self._run(func, args, kwargs)
         for tensor in _tensors(result):
             self.add(tensor)
+        if self.listed is not None:
+            self.listed.add(self.phase, func, result)
         return result
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from raysweep.serde import from_dict, sha256_of, to_dict
 from raysweep.trace import RankTrace, TraceJob
 
 PACKAGES = ("torch", "deepspeed", "transformers", "peft", "raysweep")
-TRACE_FORMAT = 2
+TRACE_FORMAT = 3
 """To be raised when a change of the trace changes what it finds."""
 
 
@@ -24,12 +24,13 @@ def environment_key() -> dict[str, Any]:
 
 def trace_file(job: TraceJob) -> Path:
     """The place of a job's trace: a hash over its request, its factory's source, and versions."""
-    key = {
-        "job": to_dict(job),
-        "sources": [sha256_of_file(file) for file in factory_sources(job.request.workload.model)],
-        **environment_key(),
-    }
+    key = {"job": to_dict(job), "sources": model_sources(job), **environment_key()}
     return cache_folder() / "traces" / f"{sha256_of(key)}.json"
+
+
+def model_sources(job: TraceJob) -> list[str]:
+    """Hashes of the files of the model's factory."""
+    return [sha256_of_file(file) for file in factory_sources(job.request.workload.model)]
 
 
 def read_trace(file: Path) -> RankTrace | None:

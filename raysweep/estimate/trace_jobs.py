@@ -39,7 +39,7 @@ UNTRACEABLE = (DataDependentOutputException, DynamicOutputShapeException, Unsupp
 
 
 class _Tracer:
-    """Traces one job after another in the world of the first; with a `store` it runs one, as a rank that meets there."""
+    """Traces job after job in the world of the first; with a `store` it runs one, as a rank that meets others there."""
 
     def __init__(self, store: str | None = None) -> None:
         self._store = store

@@ -13,8 +13,10 @@ from raysweep.candidate import Candidate
 from raysweep.ds_config import render
 from raysweep.estimate.trace_cache import read_trace, trace_file, write_trace
 from raysweep.estimate.trace_family import TracedFamily
+from raysweep.estimate.trace_fidelity import fidelity_of
 from raysweep.estimate.trace_self_test import self_test
 from raysweep.estimate.trace_server import TraceServer, TraceServerDied
+from raysweep.fidelity import Fidelity, corrected
 from raysweep.memory import MemoryEstimate
 from raysweep.model_schema import LOOP_KINDS
 from raysweep.sweep_file import Sweep
@@ -61,6 +63,7 @@ def trace_sweep(sweep: Sweep, candidates: Iterable[Candidate], *, progress: Prog
             failure = self_test(server)
             if failure:
                 return Traces(notes=(f"not traced, the closed form is used: {failure}",))
+            tracing.fidelity = fidelity_of(server, sweep)
             tracing.run(server)
     except TraceServerDied as error:
         return Traces(notes=(f"not traced, the closed form is used: the tracing process ended ({error})",))
@@ -112,6 +115,7 @@ class _Tracing:
         examples = {family_key(candidate): candidate for candidate in candidates}
         self._families = {key: TracedFamily(examples[key], members) for key, members in families(candidates).items()}
         self._done = 0
+        self.fidelity = Fidelity()
 
     def run(self, server: TraceServer) -> None:
         while True:
@@ -147,10 +151,10 @@ class _Tracing:
             terms, is_interpolated = family.terms(micro_batch, device=device)
             known = [trace for traces in family.traces.values() for trace in traces.values()]
             estimates[candidate.candidate_id] = estimate_from(
-                terms,
+                corrected(terms, self.fidelity),
                 device=device,
                 is_interpolated=is_interpolated,
-                is_doubtful=any(trace.warnings for trace in known),
+                is_doubtful=bool(self.fidelity.parts_at) or any(trace.warnings for trace in known),
             )
             if not is_interpolated:
                 ranks[candidate.candidate_id] = tuple(family.traces[micro_batch].values())
@@ -163,6 +167,10 @@ class _Tracing:
             notes.append(
                 "traces are made on the CPU and unconfirmed on this GPU: only what is above 1.25 x budget is pruned"
             )
+        if self.fidelity.parts_at:
+            notes.append(f"a trace parts from a run of a tiny step, and was corrected by it: {self.fidelity.parts_at}")
+        if self.fidelity.unknown:
+            notes.append(f"traces were not compared with a run of a tiny step: {self.fidelity.unknown}")
         errors = dict.fromkeys(family.error for family in families if family.error)
         notes += [f"not traced, the closed form is used: {error}" for error in errors]
         guessed = dict.fromkeys(

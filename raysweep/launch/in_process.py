@@ -1,4 +1,4 @@
-"""Runs candidates in this very process, as the only rank, on CPU: the same contract without a cluster."""
+"""Runs candidates in this very process, as the only rank: the same contract without a cluster."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 import traceback
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from raysweep.clock import utc_now
-from raysweep.launch.records import Answer, measurement_of
-from raysweep.launch.worker_loop import describe_failure
+from raysweep.launch.records import Answer, describe_failure, measurement_of
 from raysweep.measurement import RankReport
 from raysweep.probe import Probe
 from raysweep.serde import to_dict
@@ -28,7 +28,8 @@ class InProcessLauncher:
 
     def __init__(self) -> None:
         if not dist.is_initialized():
-            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
         self._process: RankContext = prepare_process(rank=0, local_rank=0, local_world_size=1, world_size=1, node=NODE)
         self._ends: list[GroupEnd] = []
         self._position = 0

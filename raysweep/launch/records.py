@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raysweep.errors import RaysweepError
 from raysweep.measurement import Figures, RankReport, reduce_reports
 from raysweep.outcome import judge
 from raysweep.probe import Probe
@@ -110,3 +111,15 @@ def _why_stopped(request: LaunchRequest, figures: Figures) -> str:
 def _known_peak(failures: Sequence[RankFailure]) -> int | None:
     peaks = [int(failure.data["peak_bytes"]) for failure in failures if "peak_bytes" in failure.data]
     return max(peaks) if peaks else None
+
+
+def describe_failure(error: BaseException, *, rank: int, node: str = "", log_path: str = "") -> RankFailure:
+    """An exception as plain data: class and bases by qualified name, message, and what our own errors carry."""
+    return RankFailure(
+        rank=rank,
+        node=node,
+        type_names=tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__[:-1]),
+        message=str(error),
+        log_path=log_path,
+        data=error.data if isinstance(error, RaysweepError) else {},
+    )

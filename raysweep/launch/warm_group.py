@@ -19,7 +19,8 @@ from raysweep.launch.broker_client import BrokerClient
 from raysweep.launch.node_folder import NodeFolder
 from raysweep.launch.process_group import GroupConfig
 from raysweep.launch.reaper import MARK, ask_each, find_reapers, start_reapers
-from raysweep.launch.worker_loop import describe_failure, serve
+from raysweep.launch.records import describe_failure
+from raysweep.launch.worker_loop import serve
 from raysweep.serde import to_dict
 from raysweep.sweep_file import Sweep
 

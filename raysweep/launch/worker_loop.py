@@ -14,12 +14,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 import ray
 
-from raysweep.errors import RaysweepError
 from raysweep.launch.broker import call, find_broker
 from raysweep.launch.node_folder import NodeFolder
+from raysweep.launch.records import describe_failure
 from raysweep.probe import Probe
 from raysweep.serde import from_dict, to_dict
-from raysweep.trial import LaunchRequest, RankFailure
+from raysweep.trial import LaunchRequest
 
 if TYPE_CHECKING:
     from raysweep.worker.process import RankContext
@@ -140,15 +140,3 @@ def _serve_one(broker: Any, generation: str, process: Any, order: Mapping[str, A
 def _arm_watchdog(deadline_s: float, stacks: IO[str]) -> None:
     """At the deadline write the stacks of all threads and end the process, even inside a stuck collective."""
     faulthandler.dump_traceback_later(deadline_s, exit=True, file=stacks)
-
-
-def describe_failure(error: BaseException, *, rank: int, node: str = "", log_path: str = "") -> RankFailure:
-    """An exception as plain data: class and bases by qualified name, message, and what our own errors carry."""
-    return RankFailure(
-        rank=rank,
-        node=node,
-        type_names=tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__[:-1]),
-        message=str(error),
-        log_path=log_path,
-        data=error.data if isinstance(error, RaysweepError) else {},
-    )

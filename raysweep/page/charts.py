@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from raysweep.page.facts import ReportFacts
 from raysweep.page.svg import Dot, Line, Plot, draw
+from raysweep.results.prediction import pairs_of
 from raysweep.results.records import TrialRecord
 from raysweep.results.worth import best_known_rate
 from raysweep.trial import TrialStatus
@@ -59,11 +60,7 @@ def predicted_against_measured(facts: ReportFacts) -> Markup | None:
 
 def prediction_error(facts: ReportFacts) -> str:
     """How far predicted peaks lie from measured ones, in words; empty where no completed candidate has both."""
-    errors = sorted(
-        (record.estimated_memory_bytes or 0) / (record.peak_memory_bytes or 1) - 1
-        for record in facts.completed
-        if record.peak_memory_bytes and record.estimated_memory_bytes
-    )
+    errors = sorted(pair.predicted_bytes / pair.measured_bytes - 1 for pair in pairs_of(facts.completed))
     if not errors:
         return ""
     return (

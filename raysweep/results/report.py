@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from raysweep.candidate import axes_legend
 from raysweep.objective import Goal
+from raysweep.results.prediction import render_prediction
 from raysweep.results.records import TrialRecord
 from raysweep.results.select import Selection
 from raysweep.results.side_by_side import render_side_by_side
@@ -67,7 +68,7 @@ class Cause:
 
 
 def render_report(records: Sequence[TrialRecord], *, selection: Selection | None) -> str:
-    """The whole report: budget, table, stages side by side, causes, winner, runner-up, Pareto front, flagged losses."""
+    """The whole report: budget, table, stages, causes, predictions, winner, runner-up, Pareto front, flagged losses."""
     parts = [f"memory budget a worker: {format_bytes(records[0].memory_budget_bytes)}"] if records else []
     parts.append(render_table(results_table(records, selection=selection)))
     parts += axes_legend({each.candidate_id: json.loads(each.deepspeed) for each in records})
@@ -77,6 +78,9 @@ def render_report(records: Sequence[TrialRecord], *, selection: Selection | None
     causes = failures_by_cause(records)
     if causes:
         parts.append("Without figures, by cause:\n" + "\n".join(_cause_line(each) for each in causes))
+    prediction = render_prediction(records)
+    if prediction:
+        parts.append(prediction)
     if selection:
         parts.append(render_selection(selection))
     return "\n\n".join(parts) + "\n"

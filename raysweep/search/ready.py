@@ -35,7 +35,9 @@ class Ready:
 
 
 @contextmanager
-def ready_cluster(sweep: Sweep, *, address: str | None, check: bool, note: Callable[[str], None]) -> Iterator[Ready]:
+def ready_cluster(
+    sweep: Sweep, *, address: str | None, check: bool, note: Callable[[str], None], prunes: bool = True
+) -> Iterator[Ready]:
     """Ray for the length of a block, with room for the sweep's workers.
 
     Args:
@@ -43,13 +45,14 @@ def ready_cluster(sweep: Sweep, *, address: str | None, check: bool, note: Calla
         address: an existing Ray cluster; by default the file's, else a local Ray is started.
         check: look the nodes over; whoever asks decides what to do with what was found.
         note: told what is waited for.
+        prunes: whether a sweep of which nothing is predicted to fit is refused.
 
     Raises:
         ConfigError: when the file cannot be right, or there is no room.
         PreflightError: when Ray cannot be joined, or DeepSpeed not be asked.
     """
     # The file is judged before a cluster is asked for; only a budget of `auto` has to wait for its devices.
-    plan = make_plan(sweep)
+    plan = make_plan(sweep, prunes=prunes)
     configs = _distinct_configs(sweep)
     check_ds_configs(configs)
     section, workers = sweep.file.cluster, sweep.file.workers
@@ -134,6 +137,7 @@ def check_sweep(sweep: Sweep, *, address: str | None, note: Callable[[str], None
         sweep: the sweep file, read, with its model built.
         address: an existing Ray cluster; by default the file's, else a local Ray is started.
         note: told what is waited for.
+        prunes: whether a sweep of which nothing is predicted to fit is refused.
 
     Raises:
         ConfigError: when the file cannot be right, or there is no room.

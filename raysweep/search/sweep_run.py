@@ -17,7 +17,7 @@ from raysweep.launch.broker_client import BrokerClient
 from raysweep.launch.cluster import describe_placement
 from raysweep.launch.launcher import Launcher
 from raysweep.launch.warm_group import GroupSpec, WarmGroup
-from raysweep.plan import SweepPlan, make_plan
+from raysweep.plan import SweepPlan
 from raysweep.results.confirm import demoted
 from raysweep.results.export import remove_best, write_best, write_selection
 from raysweep.results.finalists import finalists, ineligible_because
@@ -30,6 +30,7 @@ from raysweep.search.best import best_of
 from raysweep.search.confirm import confirm
 from raysweep.search.heartbeat import Heartbeat
 from raysweep.search.observer import Observer
+from raysweep.search.pruning import Pruning, audit, audit_sample
 from raysweep.search.ready import device_memory, precision_lacks, ready_cluster
 from raysweep.search.recorder import Recorder, check_folder, check_same_sweep
 from raysweep.search.requests import RequestMaker
@@ -64,6 +65,7 @@ def run_sweep(
     retry_failed: bool = False,
     overwrite: bool = False,
     check: bool = True,
+    pruning: Pruning = Pruning(),  # noqa: B008 (frozen)
 ) -> SweepResult:
     """Search, confirm and export; everything measured is on disk as soon as it is known.
 
@@ -75,6 +77,7 @@ def run_sweep(
         retry_failed: and launch again what failed in it.
         overwrite: remove what an earlier run left.
         check: look the nodes over first.
+        pruning: how memory is predicted, and what becomes of candidates that cannot fit.
 
     Raises:
         ConfigError: when the input cannot be right; nothing has been written then.
@@ -85,17 +88,32 @@ def run_sweep(
     check_folder(sweep.results, resume=resume, overwrite=overwrite)
     trackers = make_trackers(sweep, folder=ResultsPaths(local_folder(sweep.results)).trackers, note=observer.note)
     with ExitStack() as stack:
-        ready = stack.enter_context(ready_cluster(sweep, address=address, check=check, note=observer.note))
+        ready = stack.enter_context(
+            ready_cluster(sweep, address=address, check=check, prunes=not pruning.force, note=observer.note)
+        )
         if ready.report is not None:
             ready.report.refuse()
             for finding in ready.report.findings:
                 observer.note(finding.line())
-        plan = make_plan(sweep, device_memory_bytes=device_memory(sweep), unsupported_precision=precision_lacks(sweep))
+        sweep, plan = pruning.plan(
+            sweep,
+            device_memory_bytes=device_memory(sweep),
+            unsupported_precision=precision_lacks(sweep),
+            note=observer.note,
+        )
         if resume:
             check_same_sweep(sweep, plan)
         recorder = Recorder(sweep, plan, resume=resume)
         stack.callback(recorder.close)
-        run = _Run(sweep=sweep, plan=plan, recorder=recorder, observer=observer, slots=ready.slots, trackers=trackers)
+        run = _Run(
+            sweep=sweep,
+            plan=plan,
+            recorder=recorder,
+            observer=observer,
+            slots=ready.slots,
+            trackers=trackers,
+            audit_share=pruning.audit_share,
+        )
         return run.to_the_end(began_s, recorder.kept(retry_failed=retry_failed))
 
 
@@ -110,6 +128,7 @@ class _Run:
     slots: Mapping[str, int]
     """Address of each node -> workers that it can hold."""
     trackers: Sequence[Callback] = ()
+    audit_share: float = 0.0
 
     def to_the_end(self, began_s: float, kept: Mapping[str, Measurement]) -> SweepResult:
         requests = RequestMaker(sweep=self.sweep, memory_budget_bytes=self.plan.memory_budget_bytes)
@@ -123,6 +142,7 @@ class _Run:
             with self._launcher() as (launcher, make_launcher):
                 try:
                     self._search(requests.make_all(searcher.left), searcher, launcher, make_launcher)
+                    self._audit(requests, launcher)
                     if self.sweep.file.search.confirm:
                         self._confirm(requests, launcher)
                 finally:
@@ -183,6 +203,20 @@ class _Run:
             on_waiting=Heartbeat(launcher, self.observer).beat,
             trackers=self.trackers,
         )
+
+    def _audit(self, requests: RequestMaker, launcher: Launcher) -> None:
+        """Launch a sample of the pruned, where that was asked for."""
+        chosen = audit_sample(self.plan, share=self.audit_share, seed=self.sweep.file.search.seed)
+        if chosen:
+            self.observer.note(
+                audit(
+                    launcher,
+                    chosen,
+                    requests,
+                    self.observer,
+                    on_measured=lambda measurements: self._record(measurements, launcher),
+                )
+            )
 
     def _confirm(self, requests: RequestMaker, launcher: Launcher) -> None:
         """Confirm the finalists; where all of them fail, those behind them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from raysweep.allocations import AllocationLog, are_alike, between, peak_terms
+from raysweep.allocations import AllocationLog, are_alike, between, peak_terms, without
 from raysweep.estimate.fake_log import StepLog
 
 NAMES = ("states", "activations")
@@ -46,6 +46,13 @@ def test_a_phase_that_comes_twice_has_one_peak() -> None:
 
 def test_kinds_that_are_left_out_do_not_decide_the_peak() -> None:
     assert peak_terms(step(1), left_out=("activations",))["forward"] == {"states": 100}
+
+
+def test_a_log_without_a_kind_keeps_the_order_of_the_others() -> None:
+    assert without(step(1), ("activations",)) == log(
+        100, 50, -2, kinds=(0, 0), begins=(("forward", 1), ("backward", 1), ("step", 3))
+    )
+    assert without(step(1), ()) == step(1)
 
 
 def test_a_micro_batch_between_two_follows_from_them() -> None:

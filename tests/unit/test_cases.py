@@ -14,8 +14,7 @@ from raysweep.ds_config import render
 from raysweep.errors import ConfigError, NoSteps
 from raysweep.estimate.ds_check import check_ds_configs
 from raysweep.launch.cluster import check_capacity
-from raysweep.launch.records import Answer, measurement_of
-from raysweep.launch.worker_loop import describe_failure
+from raysweep.launch.records import Answer, describe_failure, measurement_of
 from raysweep.measurement import reduce_reports
 from raysweep.plan import make_plan
 from raysweep.sweep_file import Sweep, load_sweep

@@ -8,7 +8,7 @@ import pytest
 from worker_builders import request_for, single_rank
 
 from raysweep.errors import ConfigError
-from raysweep.launch.worker_loop import describe_failure
+from raysweep.launch.records import describe_failure
 from raysweep.measurement import RankReport
 from raysweep.outcome import judge
 from raysweep.trial import FailureKind

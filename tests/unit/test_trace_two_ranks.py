@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from builders import write_sweep
-from memory_accuracy import FAMILIES, configurations, predict
+from memory_accuracy import predict
+from memory_configurations import FAMILIES, configurations
 from real_ranks import weigh_for_real
 from worker_builders import request_for
 

@@ -13,7 +13,8 @@ from raysweep.estimate import tracing
 from raysweep.estimate.trace_self_test import compared
 from raysweep.estimate.trace_server import TraceServerDied
 from raysweep.estimate.tracing import legal_candidates, trace_job, trace_sweep
-from raysweep.memory import CLOSED_FORM
+from raysweep.fidelity import Fidelity
+from raysweep.memory import CLOSED_FORM, RELATIVE_BAND
 from raysweep.plan import make_plan
 from raysweep.sweep_file import Sweep, load_sweep
 from raysweep.trace import RankTrace, StandIn, TraceJob
@@ -66,6 +67,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ScriptedServer:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tracing, "TraceServer", lambda **_: scripted)
     monkeypatch.setattr(tracing, "self_test", lambda server: "")
+    monkeypatch.setattr(tracing, "fidelity_of", lambda server, sweep: Fidelity())
     return scripted
 
 
@@ -139,6 +141,18 @@ def test_a_failed_start_up_test_falls_back(
     monkeypatch.setattr(tracing, "self_test", lambda server: "they differ")
     found = traced(sweep_of(tmp_path))
     assert found.estimates == {} and "they differ" in found.notes[0]
+
+
+def test_where_a_trace_parts_from_a_run_it_is_corrected_and_said(
+    server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parted = Fidelity(parts_at="operator 7: aten.mul in a run, aten.add in a trace", ratios={"forward": 1.5})
+    monkeypatch.setattr(tracing, "fidelity_of", lambda server, sweep: parted)
+    found = traced(sweep_of(tmp_path, **{"space.zero_stage": [0]}))
+    estimate = found.estimates["s0-k0-b2-g16"]
+    assert estimate.phases["forward"] == {"parameters": 1000, "activations": 300}
+    assert estimate.band == RELATIVE_BAND["cpu"]
+    assert any("operator 7: aten.mul" in note for note in found.notes)
 
 
 def test_a_subprocess_that_dies_falls_back(server: ScriptedServer, tmp_path: Path) -> None:
