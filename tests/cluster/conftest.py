@@ -29,11 +29,11 @@ def _built_operators() -> Mapping[str, str]:
 
 def _on_head(name: str, slots: Sequence[int]) -> Iterator[OnHead]:
     try:
-        cluster = local_cluster.running(name, slots, hidden=_without_raysweep(), seed_home=_built_operators())
-        with cluster as running:
-            yield OnHead(running)
+        local_cluster.check_able(name)
     except local_cluster.CannotBuild as error:
         pytest.skip(str(error))
+    with local_cluster.running(name, slots, hidden=_without_raysweep(), seed_home=_built_operators()) as cluster:
+        yield OnHead(cluster)
 
 
 @pytest.fixture(scope="module")
