@@ -15,6 +15,8 @@ FATAL_SIGNAL = "raysweep.launch.FatalSignal"
 """Type name of such a rank that ended by a signal of its own making, e.g. SIGSEGV."""
 KILLED_FOR_MEMORY = "raysweep.launch.KilledForMemory"
 """Type name of such a rank that the kernel killed because the node had no memory left."""
+NODE_LOST = "raysweep.launch.NodeLost"
+"""Type name of such a rank whose node does not answer any more; also in place of a passed deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,7 @@ _TABLE: tuple[_Row, ...] = (
     _row(type_name="builtins.RuntimeError", message_part="DefaultCPUAllocator: can't allocate memory", **_OOM_HOST),
     _row(type_name="builtins.RuntimeError", message_part="CUDA out of memory", **_OOM_DEVICE),
     _row(type_name="builtins.RuntimeError", message_part="CUBLAS_STATUS_ALLOC_FAILED", **_OOM_DEVICE),
+    _row(type_name=NODE_LOST, failure_kind=FailureKind.INFRASTRUCTURE),
     _row(type_name=DEADLINE_PASSED, failure_kind=FailureKind.HANG, distance=2),
     _row(type_name="raysweep.errors.NumericsError", failure_kind=FailureKind.NUMERICS),
     _row(  # DeepSpeed's own words when it has halved the scale as often as it may

@@ -123,6 +123,8 @@ class ClusterSection(Section):
     address: str | None = None
     """An existing Ray cluster (`auto`, `host:port`, `ray://...`); by default a local Ray is started."""
     group_start_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
+    wait_for_nodes_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """On a cluster that grows: how long nodes for all workers are waited for before a worker group is asked for."""
 
 
 class SweepFile(Section):

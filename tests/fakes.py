@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from builders import make_figures
 
@@ -98,6 +99,10 @@ class FakeLauncher:
     def waits_for(self) -> str:
         """See `Launcher.waits_for`."""
         return self.pending
+
+    def bring_logs(self, measurement: Measurement, folder: Path) -> list[Path]:
+        """See `Launcher.bring_logs`; there is no other node."""
+        return []
 
     def close(self, reason: str) -> None:
         """See `Launcher.close`."""

@@ -55,6 +55,7 @@ def run_sweep(
     resume: bool = False,
     retry_failed: bool = False,
     overwrite: bool = False,
+    check: bool = True,
 ) -> SweepResult:
     """Search, confirm and export.
 
@@ -65,6 +66,7 @@ def run_sweep(
         resume: go on with the records of an earlier run.
         retry_failed: and launch again what failed in it.
         overwrite: remove what an earlier run left.
+        check: look the nodes over first.
 
     Raises:
         RaysweepError: what the command line ends with; see docs/results.md for its kinds.
@@ -76,6 +78,7 @@ def run_sweep(
         resume=resume,
         retry_failed=retry_failed,
         overwrite=overwrite,
+        check=check,
     )
 
 

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from raysweep.cli.options import AddressOption, JobArgument, OptionOption, SweepArgument, ToOption
+from raysweep.cli.options import DashboardOption, JobArgument, OptionOption, SweepArgument, ToOption
 
 
 def submit(
     sweep: SweepArgument,
     to: ToOption = None,
-    address: AddressOption = None,
+    address: DashboardOption = None,
     option: OptionOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent, and send nothing.")] = False,
     follow: Annotated[
@@ -36,7 +36,7 @@ jobs = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What has b
 
 
 @jobs.command("list")
-def _list(to: ToOption = None, address: AddressOption = None, option: OptionOption = None) -> None:
+def _list(to: ToOption = None, address: DashboardOption = None, option: OptionOption = None) -> None:
     """Print all sweeps that were sent to a place, whoever sent them."""
     from raysweep.cli import jobs as verbs
 
@@ -44,7 +44,9 @@ def _list(to: ToOption = None, address: AddressOption = None, option: OptionOpti
 
 
 @jobs.command("status")
-def _status(job: JobArgument, to: ToOption = None, address: AddressOption = None, option: OptionOption = None) -> None:
+def _status(
+    job: JobArgument, to: ToOption = None, address: DashboardOption = None, option: OptionOption = None
+) -> None:
     """Print how a job stands; the exit code is the job's own, each time it is asked."""
     from raysweep.cli import jobs as verbs
 
@@ -56,7 +58,7 @@ def _logs(
     job: JobArgument,
     follow: Annotated[bool, typer.Option("--follow", help="Until it ends; its exit code is ours.")] = False,
     to: ToOption = None,
-    address: AddressOption = None,
+    address: DashboardOption = None,
     option: OptionOption = None,
 ) -> None:
     """Print what a job's driver has printed."""
@@ -66,7 +68,7 @@ def _logs(
 
 
 @jobs.command("stop")
-def _stop(job: JobArgument, to: ToOption = None, address: AddressOption = None, option: OptionOption = None) -> None:
+def _stop(job: JobArgument, to: ToOption = None, address: DashboardOption = None, option: OptionOption = None) -> None:
     """Ask a job to end; what it has measured is kept."""
     from raysweep.cli import jobs as verbs
 
@@ -78,7 +80,7 @@ def _fetch(
     job: JobArgument,
     output: Annotated[str | None, typer.Option(metavar="DIR", help="Not results/JOB, but this.")] = None,
     to: ToOption = None,
-    address: AddressOption = None,
+    address: DashboardOption = None,
     option: OptionOption = None,
 ) -> None:
     """Bring a job's results here, also while it runs."""

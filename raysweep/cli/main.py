@@ -9,7 +9,7 @@ import typer
 
 from raysweep import __version__
 from raysweep.cli.job_verbs import jobs, submit
-from raysweep.cli.options import AsJson, ResultsArgument, SweepArgument, number, parse_size
+from raysweep.cli.options import AddressOption, AsJson, ResultsArgument, SweepArgument, number, parse_size
 from raysweep.cli.terminal import tell_terminal
 from raysweep.cli.verbs import EXIT_CODES, Verbs
 from raysweep.estimate.facts import with_facts
@@ -122,9 +122,7 @@ def memory(
 @app.command()
 def run(
     sweep: SweepArgument,
-    address: Annotated[
-        str | None, typer.Option(help="An existing Ray cluster (auto, host:port); by default a local Ray is started.")
-    ] = None,
+    address: AddressOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where an earlier run of this sweep ended.")] = False,
     retry: Annotated[str | None, typer.Option(metavar="failed", help="With --resume: launch failures again.")] = None,
     results: Annotated[str | None, typer.Option(help="Results folder or URI, in place of the file's.")] = None,
@@ -136,6 +134,7 @@ def run(
     seconds: Annotated[float | None, typer.Option(help="Length of the search, in place of the file's.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a large sweep.")] = False,
     worker_hours: Annotated[float | None, typer.Option(help="Worker-hours, in place of the file's.")] = None,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Look the nodes over before the sweep.")] = True,
 ) -> None:
     """Search, confirm the best in fresh worker groups, and export the winner.
 
@@ -153,7 +152,25 @@ def run(
     read = with_facts(load_sweep(sweep, search=given, results=results), note=tell_terminal)
     from raysweep.cli import run as verb
 
-    verb.run(read, address=address, resume=resume, retry_failed=retry is not None, overwrite=overwrite, yes=yes)
+    earlier = {"resume": resume, "retry_failed": bool(retry), "overwrite": overwrite}
+    verb.run(read, address=address, yes=yes, check=check, **earlier)
+
+
+@app.command()
+def check(
+    sweep: SweepArgument,
+    address: AddressOption = None,
+) -> None:
+    """Look over all that a sweep needs, and launch nothing: nodes, versions, memory, links, config, results.
+
+    \b
+    Example:
+        raysweep check search_spaces/quickstart.yaml
+    """
+    read = with_facts(load_sweep(sweep), note=tell_terminal)
+    from raysweep.cli import check as verb
+
+    verb.check(read, address=address)
 
 
 @app.command()

@@ -21,7 +21,16 @@ ASK_ABOVE_WORKER_HOURS = 1.0
 """A sweep that is expected to take more is asked about, where a person can answer."""
 
 
-def run(sweep: Sweep, *, address: str | None, resume: bool, retry_failed: bool, overwrite: bool, yes: bool) -> None:
+def run(
+    sweep: Sweep,
+    *,
+    address: str | None,
+    resume: bool,
+    retry_failed: bool,
+    overwrite: bool,
+    yes: bool,
+    check: bool = True,
+) -> None:
     """Run a sweep.
 
     Raises:
@@ -39,6 +48,7 @@ def run(sweep: Sweep, *, address: str | None, resume: bool, retry_failed: bool, 
             resume=resume,
             retry_failed=retry_failed,
             overwrite=overwrite,
+            check=check,
         )
     typer.echo(summary(result))
     if not result.selection.confirmed:

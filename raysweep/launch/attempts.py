@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from raysweep.launch.launcher import Launcher
@@ -9,13 +10,20 @@ from raysweep.outcome import Outcome, may_run_again
 from raysweep.trial import FailureKind, LaunchRequest, Measurement, Phase
 
 
-def run_candidate(launcher: Launcher, request: LaunchRequest) -> list[Measurement]:
+def run_candidate(
+    launcher: Launcher, request: LaunchRequest, on_launch: Callable[[Measurement], None] = lambda measurement: None
+) -> list[Measurement]:
     """Every launch of one candidate, oldest first; the last one stands.
 
-    The second launch of a search is of phase `retry`; of a confirmation it has its phase and round.
+    The second launch of a search is of phase `retry`; of a confirmation it has its phase and round. `on_launch` is
+    given each as soon as it is over: no other word of it is left where the next one cannot even start.
+
+    Raises:
+        GroupCannotStart: when no worker group comes up for one of them.
     """
     again = replace(request, phase=Phase.RETRY) if request.phase is Phase.SEARCH else request
     measurements = [launcher.launch(request)]
+    on_launch(measurements[-1])
     while may_run_again(
         _outcome(measurements[-1]),
         launches=len(measurements),
@@ -24,6 +32,7 @@ def run_candidate(launcher: Launcher, request: LaunchRequest) -> list[Measuremen
     ):
         launcher.recycle(f"{request.candidate.candidate_id} runs once more after: {measurements[-1].reason}")
         measurements.append(_blamed(measurements[-1], launcher.launch(again)))
+        on_launch(measurements[-1])
     return measurements
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from raysweep.outcome import FATAL_SIGNAL, KILLED_FOR_MEMORY, PROCESS_DIED
+from raysweep.outcome import DEADLINE_PASSED, FATAL_SIGNAL, KILLED_FOR_MEMORY, NODE_LOST, PROCESS_DIED
 from raysweep.trial import RankFailure
 
 Ask = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
@@ -30,11 +30,45 @@ def examine(failures: Sequence[RankFailure], ranks: Sequence[Mapping[str, Any]],
     ]
 
 
+def with_lost_nodes(
+    failures: Sequence[RankFailure], ranks: Sequence[Mapping[str, Any]], answers: Callable[[str], bool]
+) -> list[RankFailure]:
+    """The failures of ranks past their deadline, told apart: what hangs, and what waits for a node that is lost.
+
+    Ray takes up to a minute to find that a node is lost, and a rank that waits for a peer on it may reach its
+    deadline before. Asked only where the ranks are on several nodes.
+
+    Args:
+        failures: of one launch.
+        ranks: facts of its ranks, in rank order.
+        answers: node_id -> whether somebody on that node answers.
+    """
+    nodes = {str(facts["node_id"]): str(facts["node"]) for facts in ranks}
+    if len(nodes) < 2 or not any(DEADLINE_PASSED in each.type_names for each in failures):
+        return list(failures)
+    lost = {node_id for node_id in nodes if not answers(node_id)}
+    known = {each.rank: each for each in failures}
+    for rank, facts in enumerate(ranks):
+        if facts["node_id"] in lost:
+            known[rank] = RankFailure(
+                rank=rank,
+                node=str(facts["node"]),
+                type_names=(NODE_LOST,),
+                message="the node does not answer: its link, its raylet or the machine is down",
+                log_path=str(facts["log_path"]),
+            )
+    return [known[rank] for rank in sorted(known)]
+
+
 def _explained(failure: RankFailure, facts: Mapping[str, Any], found: Mapping[str, Any] | None) -> RankFailure:
     who = f"process {facts['pid']}"
     failure = replace(failure, node=str(facts["node"]), log_path=str(facts["log_path"]))
     if found is None:
-        return replace(failure, message=f"{who} died, and its node cannot be reached")
+        return replace(
+            failure,
+            type_names=(NODE_LOST, *failure.type_names),
+            message=f"{who} is gone, and its node does not answer: its link, its raylet or the machine is down",
+        )
     if found["exit_signal"] is not None:
         name = signal.Signals(found["exit_signal"]).name
         return replace(

@@ -6,13 +6,15 @@ import time
 import uuid
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from raysweep.clock import utc_now
 from raysweep.errors import GroupCannotStart
-from raysweep.launch.autopsy import examine
+from raysweep.launch.autopsy import examine, with_lost_nodes
 from raysweep.launch.broker import call, find_broker
-from raysweep.launch.reaper import autopsy_of
+from raysweep.launch.cluster import lost_nodes
+from raysweep.launch.reaper import autopsy_of, bring_log, node_answers
 from raysweep.launch.records import measurement_of, read_answer
 from raysweep.serde import from_dict, to_dict
 from raysweep.space import group_key
@@ -59,9 +61,12 @@ class BrokerClient:
         while plain is None:
             plain = self._call("result", sequence)
         if "cannot_start" in plain:
-            raise GroupCannotStart(reason=plain["cannot_start"])
+            lost = lost_nodes()
+            also = f"; lost nodes: {', '.join(lost)}" if lost else ""
+            raise GroupCannotStart(reason=plain["cannot_start"] + also)
         answer = read_answer(plain, started_at=started_at, wall_s=time.perf_counter() - begin)
-        failures = examine(answer.failures, answer.ranks, partial(autopsy_of, self._sweep_id))
+        failures = with_lost_nodes(answer.failures, answer.ranks, partial(node_answers, self._sweep_id))
+        failures = examine(failures, answer.ranks, partial(autopsy_of, self._sweep_id))
         measurement = measurement_of(request, replace(answer, failures=failures))
         self.keep_house(measurement)
         return measurement
@@ -83,6 +88,11 @@ class BrokerClient:
     def waits_for(self) -> str:
         """See `Launcher.waits_for`."""
         return str(self._call("waits_for"))
+
+    def bring_logs(self, measurement: Measurement, folder: Path) -> list[Path]:
+        """See `Launcher.bring_logs`."""
+        copies = [bring_log(self._sweep_id, failure, folder) for failure in measurement.failures]
+        return [copy for copy in copies if copy is not None]
 
     def close(self, reason: str) -> None:
         """See `Launcher.close`."""

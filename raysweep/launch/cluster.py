@@ -9,20 +9,32 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray.autoscaler.sdk import request_resources
 
 from raysweep.errors import ConfigError, PreflightError
 
 JOIN_TIMEOUT_S = 10
+LOOK_EVERY_S = 2.0
+SAY_EVERY_S = 10.0
 
 
 @contextmanager
-def ray_session(*, address: str | None, environment: Mapping[str, str]) -> Iterator[None]:
+def ray_session(
+    *, address: str | None, environment: Mapping[str, str], code: Mapping[str, Any] | None = None
+) -> Iterator[None]:
     """A connection to Ray for the length of a sweep: a local one of our own, or the cluster at `address`.
+
+    Args:
+        address: of a running cluster; None for a local one.
+        environment: variables of every process of the sweep.
+        code: what the nodes of a running cluster are sent, see `code_for_nodes`.
 
     Raises:
         PreflightError: when there is no cluster at `address`, or it refuses us.
@@ -44,6 +56,9 @@ def ray_session(*, address: str | None, environment: Mapping[str, str]) -> Itera
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     else:
         _check_listening(address)
+        options["runtime_env"] |= code or {}
+        # In a job that was submitted to Ray, what we name takes the place of what the job named; the rest stays.
+        os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")
     if shlex.quote(sys.executable) != sys.executable:
         # Ray puts the interpreter's path into a shell command without quotes; a space in it would end every worker.
         options["runtime_env"]["py_executable"] = shlex.quote(sys.executable)
@@ -75,29 +90,103 @@ def _check_listening(address: str) -> None:
         raise PreflightError(message=f"cannot join Ray at {address}: {error.strerror or error}") from None
 
 
-def check_capacity(*, world_size: int, resources_per_worker: Mapping[str, float]) -> None:
-    """Refuse more workers than the cluster could ever hold, instead of waiting without a word.
+def slots_by_node(resources_per_worker: Mapping[str, float]) -> dict[str, int]:
+    """How many workers each live node could hold: address -> slots, nodes without one included."""
+    return {
+        node["NodeManagerAddress"]: _slots(node["Resources"], resources_per_worker)
+        for node in ray.nodes()
+        if node["Alive"]
+    }
+
+
+def usable_slots(slots: Iterable[int], placement: str) -> int:
+    """How many workers of one group fit at once, by the placement that Ray is asked for."""
+    counts = list(slots)
+    if placement == "STRICT_SPREAD":
+        return sum(count > 0 for count in counts)
+    if placement == "STRICT_PACK":
+        return max(counts, default=0)
+    return sum(counts)
+
+
+def check_capacity(
+    *, world_size: int, resources_per_worker: Mapping[str, float], placement: str = "PACK"
+) -> dict[str, int]:
+    """Refuse more workers than the cluster could ever hold, instead of waiting without a word; the slots of each node.
 
     Raises:
         ConfigError: with what was asked and what each node has.
     """
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    slots = {node["NodeManagerAddress"]: _slots(node["Resources"], resources_per_worker) for node in nodes}
-    available = sum(slots.values())
+    slots = slots_by_node(resources_per_worker)
+    available = usable_slots(slots.values(), placement)
     if available >= world_size:
-        return
+        return slots
     wanted = ", ".join(f"{amount:g} {name}" for name, amount in resources_per_worker.items())
     table = "; ".join(
         f"{node['NodeManagerAddress']}: "
         + ", ".join(f"{node['Resources'].get(name, 0):g} {name}" for name in resources_per_worker)
-        for node in nodes
+        for node in ray.nodes()
+        if node["Alive"]
     )
+    lost = lost_nodes()
+    gone = f"; lost nodes: {', '.join(lost)}" if lost else ""
+    by = "" if available == sum(slots.values()) else f" by placement {placement}, of {sum(slots.values())} slots"
     raise ConfigError(
         key="workers.count",
         value=world_size,
-        rule=f"asked: {world_size} workers of {wanted} each; available: {available} ({table})",
+        rule=f"asked: {world_size} workers of {wanted} each; available: {available}{by} ({table}{gone})",
         nearest=available or None,
     )
+
+
+def wait_for_capacity(
+    *,
+    world_size: int,
+    resources_per_worker: Mapping[str, float],
+    placement: str,
+    limit_s: float,
+    note: Callable[[str], None],
+) -> dict[str, int]:
+    """`check_capacity`, on a cluster that grows: nodes are asked for, and waited for until the limit.
+
+    Args:
+        world_size: workers.
+        resources_per_worker: of each.
+        placement: as Ray is asked for it.
+        limit_s: 0 for a cluster that does not grow.
+        note: told every `SAY_EVERY_S` seconds what is there, and when the wait ends.
+
+    Raises:
+        ConfigError: when there is not room for the workers by then.
+    """
+    began_s, said_s = time.monotonic(), float("-inf")
+    while True:
+        left_s = began_s + limit_s - time.monotonic()
+        available = usable_slots(slots_by_node(resources_per_worker).values(), placement)
+        if available >= world_size or left_s <= 0:
+            break
+        if said_s == float("-inf"):
+            request_resources(bundles=[dict(resources_per_worker)] * world_size)
+        if time.monotonic() - said_s >= SAY_EVERY_S:
+            said_s = time.monotonic()
+            note(f"waiting for nodes: {available} of {world_size} slots are there (given up in {left_s:.0f} s)")
+        time.sleep(min(LOOK_EVERY_S, max(left_s, 0.0)))
+    return check_capacity(world_size=world_size, resources_per_worker=resources_per_worker, placement=placement)
+
+
+def describe_placement(nodes_of_ranks: Sequence[str], slots: Mapping[str, int]) -> str:
+    """Where the workers are, and which slots stay idle: `6 workers: 4 on n1, 2 on n2; no slot is idle`."""
+    used = Counter(nodes_of_ranks)
+    where = ", ".join(f"{count} on {node}" for node, count in sorted(used.items()))
+    idle = {node: count - used[node] for node, count in sorted(slots.items()) if count > used[node]}
+    left = ", ".join(f"{count} on {node}" for node, count in idle.items())
+    return f"{len(nodes_of_ranks)} workers: {where}; " + (f"idle slots: {left}" if left else "no slot is idle")
+
+
+def lost_nodes() -> list[str]:
+    """Addresses of nodes that were there and are not any more."""
+    alive = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    return sorted({node["NodeManagerAddress"] for node in ray.nodes()} - alive)
 
 
 def _slots(resources: Mapping[str, float], per_worker: Mapping[str, float]) -> int:

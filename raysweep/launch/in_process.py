@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -74,6 +75,10 @@ class InProcessLauncher:
     def waits_for(self) -> str:
         """See `Launcher.waits_for`; here a candidate runs at once."""
         return ""
+
+    def bring_logs(self, measurement: Measurement, folder: Path) -> list[Path]:
+        """See `Launcher.bring_logs`; there is no other node."""
+        return []
 
     def close(self, reason: str) -> None:
         """See `Launcher.close`."""

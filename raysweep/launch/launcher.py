@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from raysweep.trial import GroupEnd, LaunchRequest, Measurement
@@ -28,6 +29,11 @@ class Launcher(Protocol):
 
     def waits_for(self) -> str:
         """What a candidate that was handed in waits for, e.g. workers that start; empty where it runs, or none was."""
+        ...
+
+    def bring_logs(self, measurement: Measurement, folder: Path) -> list[Path]:
+        """Copy the logs of ranks that failed on other nodes into a folder of this one, where their nodes still answer;
+        the copies."""
         ...
 
     def close(self, reason: str) -> None:

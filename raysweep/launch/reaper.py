@@ -7,9 +7,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import psutil
 import ray
@@ -17,11 +17,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysweep.launch.broker import NAMESPACE, call, find_broker
 from raysweep.launch.node_folder import NodeFolder, abandoned_folders
+from raysweep.trial import RankFailure
+from raysweep.units import MIB
 from raysweep.worker.build_folder import build_folder, turn_to_build
 
 LOOK_EVERY_S = 2.0
 GONE_WITHIN_S = 10.0
 CALL_TIMEOUT_S = GONE_WITHIN_S + 50.0
+ANSWER_WITHIN_S = 10.0
+"""How long a node that works may take to say so."""
+LOG_READ_BYTES = 4 * MIB
 MARK = "RAYSWEEP_WORKER_OF"
 """Variable that holds the sweep's id in the environment of its workers and of all that they start."""
 KERNEL_COUNTERS = "/proc/vmstat"
@@ -34,7 +39,7 @@ class Reaper:
         self._sweep_id = sweep_id
         self._node_id = node_id
         self._folder = NodeFolder(sweep_id)
-        self._lock = self._folder.own()
+        self._lock = _owned(self._folder)
         self._memory_kills = memory_kills()
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -69,6 +74,19 @@ class Reaper:
             "killed_for_memory": words is None and kills > before,
         }
 
+    def answer(self) -> list[str]:
+        """The node's id: it can be reached, and works."""
+        return [self._node_id]
+
+    def read_log(self, path: str) -> bytes | None:
+        """The last `LOG_READ_BYTES` of a log on this node; None where it is not there."""
+        try:
+            with open(path, "rb") as log:
+                log.seek(max(0, os.fstat(log.fileno()).st_size - LOG_READ_BYTES))
+                return log.read()
+        except OSError:
+            return None
+
     def _watch(self) -> None:
         """Every `LOOK_EVERY_S` seconds end the overdue ranks of this node; ends with the actor."""
         while True:
@@ -84,6 +102,22 @@ class Reaper:
         left = self.end_workers()
         self._folder.remove()
         return left
+
+
+def _owned(folder: NodeFolder) -> TextIO:
+    """The lock of the sweep's folder; on a node that has come back, the reaper of its former life may yet hold it.
+
+    Raises:
+        BlockingIOError: when that does not end within `GONE_WITHIN_S` seconds.
+    """
+    limit_s = time.monotonic() + GONE_WITHIN_S
+    while True:
+        try:
+            return folder.own()
+        except BlockingIOError:
+            if time.monotonic() > limit_s:
+                raise
+            time.sleep(0.2)
 
 
 def marked(sweep_id: str) -> list[int]:
@@ -134,11 +168,11 @@ def memory_kills(counters: str = KERNEL_COUNTERS) -> int:
         return 0
 
 
-def start_reapers(sweep_id: str) -> list[Any]:
-    """One reaper on each live node, already watching."""
-    reapers = []
+def start_reapers(sweep_id: str, known: Container[str] = ()) -> dict[str, Any]:
+    """One reaper on each live node that is not known yet, already watching: node_id -> actor handle."""
+    reapers = {}
     for node in ray.nodes():
-        if node["Alive"]:
+        if node["Alive"] and node["NodeID"] not in known:
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             actor = ray.remote(Reaper).options(
                 name=_name(sweep_id, node["NodeID"]),
@@ -148,18 +182,52 @@ def start_reapers(sweep_id: str) -> list[Any]:
                 max_restarts=-1,
                 scheduling_strategy=there,
             )
-            reapers.append(actor.remote(sweep_id=sweep_id, node_id=node["NodeID"]))
+            reapers[node["NodeID"]] = actor.remote(sweep_id=sweep_id, node_id=node["NodeID"])
     return reapers
 
 
-def ask_each(reapers: Iterable[Any], method: str) -> list[Any]:
+def ask_each(reapers: Iterable[Any], method: str, timeout_s: float = CALL_TIMEOUT_S) -> list[Any]:
     """Everything that the reapers answer to a call that gives a list; a reaper whose node is lost has no answer."""
     asked = [getattr(reaper, method).remote() for reaper in reapers]
+    # One limit for all: several lost nodes cost no more than one.
+    answered, _ = ray.wait(asked, num_returns=len(asked), timeout=timeout_s) if asked else ([], [])
     answers: list[Any] = []
-    for each in asked:
+    for each in answered:
         with contextlib.suppress(ray.exceptions.RayError):
-            answers += ray.get(each, timeout=CALL_TIMEOUT_S)
+            answers += ray.get(each)
     return answers
+
+
+def node_answers(sweep_id: str, node_id: str) -> bool:
+    """Whether a node can be reached and works; Ray itself takes up to a minute to find that it does not."""
+    try:
+        reaper = ray.get_actor(_name(sweep_id, node_id), namespace=NAMESPACE)
+    except ValueError:
+        return False
+    return bool(ask_each([reaper], "answer", ANSWER_WITHIN_S))
+
+
+def bring_log(sweep_id: str, failure: RankFailure, folder: Path) -> Path | None:
+    """Copy the log of a rank that failed on another node into a folder of this one.
+
+    Where the folder has the log already, it is this node's, or the nodes share the folder.
+
+    Returns:
+        The copy; None where there is nothing to copy, or nobody to ask for it.
+    """
+    copy = folder / Path(failure.log_path).name
+    if not failure.log_path or copy.exists():
+        return None
+    for node in ray.nodes():
+        if node["Alive"] and node["NodeManagerAddress"] == failure.node:
+            with contextlib.suppress(ValueError, ray.exceptions.RayError):
+                reaper = ray.get_actor(_name(sweep_id, node["NodeID"]), namespace=NAMESPACE)
+                content = ray.get(reaper.read_log.remote(failure.log_path), timeout=ANSWER_WITHIN_S)
+                if content is not None:
+                    folder.mkdir(parents=True, exist_ok=True)
+                    copy.write_bytes(content)
+                    return copy
+    return None
 
 
 def find_reapers(sweep_id: str) -> list[Any]:

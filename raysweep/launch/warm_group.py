@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.torch import TorchTrainer
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysweep.launch.broker import call, find_broker, start_broker
 from raysweep.launch.broker_client import BrokerClient
 from raysweep.launch.node_folder import NodeFolder
+from raysweep.launch.process_group import GroupConfig
 from raysweep.launch.reaper import MARK, ask_each, find_reapers, start_reapers
 from raysweep.launch.worker_loop import describe_failure, serve
 from raysweep.serde import to_dict
@@ -25,6 +28,7 @@ LEAVE_WITHIN_S = 30.0
 """How long a group that was told to leave may take before its processes are killed; an interrupted one is at once."""
 HEALTH_CHECK_INTERVAL_S = 0.5
 COLLECTIVE_TIMEOUT_S = 300
+LOOK_FOR_NODES_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +78,10 @@ class TrainHost:
                 _trainer(spec, NodeFolder(spec.sweep_id).temporary()).fit()
             except ray.exceptions.RayActorError as error:  # Ray Train's controller died, and its workers with it
                 DeathReporter(spec.sweep_id).after_exception(None, {0: error})
-            except Exception as error:  # a process edge: the broker hands it to whoever waits
-                call(find_broker(spec.sweep_id), "cannot_start", str(error))
-                return
+            except Exception as error:  # e.g. a port that another process took meanwhile
+                DeathReporter(spec.sweep_id).after_exception(None, {0: error})
+                if call(find_broker(spec.sweep_id), "has_given_up"):
+                    return
             else:
                 return
 
@@ -92,23 +97,35 @@ class WarmGroup:
     def __enter__(self) -> BrokerClient:
         spec = self._spec
         self._reapers = start_reapers(spec.sweep_id)
+        self._ended = threading.Event()
         broker = start_broker(spec.sweep_id, world_size=spec.world_size, start_timeout_s=spec.start_timeout_s)
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._host = ray.remote(TrainHost).options(num_cpus=0, scheduling_strategy=here).remote()
         self._run = self._host.run.remote(spec)
         self._client = BrokerClient(broker, sweep_id=spec.sweep_id, fresh=spec.fresh)
-        self.tidied += ask_each(self._reapers, "tidy")
+        self.tidied += ask_each(self._reapers.values(), "tidy")
+        self._newcomers = threading.Thread(target=self._cover_newcomers, daemon=True)
+        self._newcomers.start()
         return self._client
+
+    def _cover_newcomers(self) -> None:
+        """Give every node that joins, or comes back under another id, a reaper; ends with the group."""
+        while not self._ended.wait(LOOK_FOR_NODES_EVERY_S):
+            with contextlib.suppress(ray.exceptions.RayError):
+                self._reapers |= start_reapers(self._spec.sweep_id, self._reapers)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         self._client.close("sweep ended" if kind is None else f"sweep ended by {kind.__name__}")
         if kind is None:
             ray.wait([self._run], timeout=LEAVE_WITHIN_S)
         ray.kill(self._host)
-        left = ask_each(self._reapers, "close")
+        self._ended.set()
+        self._newcomers.join()
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        left = ask_each([reaper for node_id, reaper in self._reapers.items() if node_id in alive], "close")
         if left:
             logger.error("processes that could not be killed: %s", left)
-        for reaper in self._reapers:
+        for reaper in self._reapers.values():
             ray.kill(reaper)
 
 
@@ -119,7 +136,7 @@ def _trainer(spec: GroupSpec, storage: str) -> TorchTrainer:
             "sweep_id": spec.sweep_id,
             "log_folder": spec.log_folder,
         },
-        torch_config=TorchConfig(
+        torch_config=GroupConfig(
             backend="cpu:gloo,cuda:nccl" if spec.device == "cuda" else "gloo", timeout_s=COLLECTIVE_TIMEOUT_S
         ),
         scaling_config=ScalingConfig(

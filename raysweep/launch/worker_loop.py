@@ -6,6 +6,7 @@ import faulthandler
 import logging
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,7 +38,7 @@ def serve(config: Mapping[str, Any]) -> None:
         Exception: whatever a candidate raised, after the broker was told; it ends the group.
     """
     rank = ray.train.get_context().get_world_rank()
-    log_path = _redirect_output(Path(config["log_folder"]), rank)
+    log_path = _redirect_output(_log_folder(Path(config["log_folder"]), config["sweep_id"]), rank)
     folder = NodeFolder(config["sweep_id"])
     folder.leave_last_words()
     process = ready_rank(note_shared_memory=folder.note_shared_memory)
@@ -79,9 +80,21 @@ def ready_rank(note_shared_memory: Callable[[Path], None] = lambda path: None) -
     )
 
 
+def _log_folder(wanted: Path, sweep_id: str) -> Path:
+    """The folder of the results, where this node has one or lets us make it; else one among its temporary files."""
+    instead = Path(tempfile.gettempdir(), f"raysweep-logs-{sweep_id}")
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        wanted = instead
+    if not os.access(wanted, os.W_OK):
+        wanted = instead
+    wanted.mkdir(parents=True, exist_ok=True)
+    return wanted
+
+
 def _redirect_output(folder: Path, rank: int) -> Path:
     """Send all that this process prints to one file of its own; Ray's terminal output stays quiet."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"rank-{rank}-pid-{os.getpid()}.log"
     stream = path.open("a", buffering=1)
     os.dup2(stream.fileno(), sys.stdout.fileno())

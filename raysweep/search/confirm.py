@@ -26,8 +26,8 @@ def confirm(
 ) -> list[Measurement]:
     """Measure all finalists once in each of three fresh groups; one that fails is left out from then on.
 
-    `on_launching` is told each candidate and round before, `on_measured` its launches after: two, where the first
-    one was lost with its group.
+    `on_launching` is told each candidate and round before, `on_measured` its launches after: two, one by one, where
+    the first was lost with its group.
 
     Pairs measured in one group share its process and its hour, so that their differences can be taken in pairs.
     """
@@ -42,9 +42,8 @@ def confirm(
         for candidate_id in rotated(alive, round_number):
             request = _longer(requests[candidate_id], round_number)
             on_launching(candidate_id, round_number)
-            launches = run_candidate(launcher, request)
+            launches = run_candidate(launcher, request, on_launch=lambda launch: on_measured([launch]))
             measured.extend(launches)
-            on_measured(launches)
             if launches[-1].status is not TrialStatus.COMPLETED:
                 failed.add(candidate_id)
     return measured

@@ -10,12 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from raysweep.ds_config import render
 from raysweep.errors import GroupCannotStart, NothingSucceeded
-from raysweep.estimate.ds_check import check_ds_configs
 from raysweep.launch.broker_client import BrokerClient
-from raysweep.launch.cluster import check_capacity, ray_session
-from raysweep.launch.devices import device_memory_bytes, unsupported_precision
+from raysweep.launch.cluster import describe_placement
 from raysweep.launch.launcher import Launcher
 from raysweep.launch.warm_group import GroupSpec, WarmGroup
 from raysweep.plan import SweepPlan, make_plan
@@ -30,12 +27,12 @@ from raysweep.search.best import best_of
 from raysweep.search.confirm import confirm
 from raysweep.search.heartbeat import Heartbeat
 from raysweep.search.observer import Observer
+from raysweep.search.ready import device_memory, precision_lacks, ready_cluster
 from raysweep.search.recorder import Recorder, check_folder, check_same_sweep
 from raysweep.search.requests import RequestMaker
 from raysweep.search.searcher import CandidateSearcher
 from raysweep.search.searchers import make_searcher
 from raysweep.search.tuner import run_trials
-from raysweep.serde import canonical_json
 from raysweep.sweep_file import Sweep
 from raysweep.trial import LaunchRequest, Measurement, Phase
 from raysweep.units import format_seconds
@@ -62,6 +59,7 @@ def run_sweep(
     resume: bool = False,
     retry_failed: bool = False,
     overwrite: bool = False,
+    check: bool = True,
 ) -> SweepResult:
     """Search, confirm and export; everything measured is on disk as soon as it is known.
 
@@ -72,6 +70,7 @@ def run_sweep(
         resume: go on with the records of an earlier run of the same sweep.
         retry_failed: and launch again what failed in it.
         overwrite: remove what an earlier run left.
+        check: look the nodes over first.
 
     Raises:
         ConfigError: when the input cannot be right; nothing has been written then.
@@ -80,44 +79,19 @@ def run_sweep(
     """
     began_s = time.monotonic()
     check_folder(sweep.results, resume=resume, overwrite=overwrite)
-    # The file is judged before a cluster is asked for; only a budget of `auto` has to wait for its devices.
-    make_plan(sweep)
-    check_ds_configs(_distinct_configs(sweep))
     with ExitStack() as stack:
-        stack.enter_context(
-            ray_session(address=address or sweep.file.cluster.address, environment=sweep.file.environment)
-        )
-        resources = sweep.file.workers.resources_per_worker
-        check_capacity(world_size=sweep.workload.world_size, resources_per_worker=resources)
-        lacks = unsupported_precision(
-            device=sweep.workload.device, precision=sweep.workload.precision, resources_per_worker=resources
-        )
-        plan = make_plan(sweep, device_memory_bytes=_device_memory(sweep), unsupported_precision=lacks)
+        ready = stack.enter_context(ready_cluster(sweep, address=address, check=check, note=observer.note))
+        if ready.report is not None:
+            ready.report.refuse()
+            for finding in ready.report.findings:
+                observer.note(finding.line())
+        plan = make_plan(sweep, device_memory_bytes=device_memory(sweep), unsupported_precision=precision_lacks(sweep))
         if resume:
             check_same_sweep(sweep, plan)
         recorder = Recorder(sweep, plan, resume=resume)
         stack.callback(recorder.close)
-        run = _Run(sweep=sweep, plan=plan, recorder=recorder, observer=observer)
+        run = _Run(sweep=sweep, plan=plan, recorder=recorder, observer=observer, slots=ready.slots)
         return run.to_the_end(began_s, recorder.kept(retry_failed=retry_failed))
-
-
-def _distinct_configs(sweep: Sweep) -> list[Mapping[str, object]]:
-    """A rendered config for each set of values of the further axes; stage and batch are ours, so they are right."""
-    candidates = sweep.space.candidates(
-        global_batch_size=sweep.workload.global_batch_size, world_size=sweep.workload.world_size
-    )
-    distinct = {canonical_json(dict(candidate.deepspeed)): candidate for candidate, _ in candidates}
-    return [render(each, workload=sweep.workload, base=sweep.base_ds_config) for each in distinct.values()]
-
-
-def _device_memory(sweep: Sweep) -> int | None:
-    if sweep.memory_budget_bytes is not None:
-        return None
-    return device_memory_bytes(
-        device=sweep.workload.device,
-        resources_per_worker=sweep.file.workers.resources_per_worker,
-        world_size=sweep.workload.world_size,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +102,8 @@ class _Run:
     plan: SweepPlan
     recorder: Recorder
     observer: Observer
+    slots: Mapping[str, int]
+    """Address of each node -> workers that it can hold."""
 
     def to_the_end(self, began_s: float, kept: Mapping[str, Measurement]) -> SweepResult:
         requests = RequestMaker(sweep=self.sweep, memory_budget_bytes=self.plan.memory_budget_bytes)
@@ -198,7 +174,7 @@ class _Run:
         )
 
         def on_measured(measurements: list[Measurement]) -> None:
-            self._record(measurements)
+            self._record(measurements, launcher)
             self._note_group_ends(launcher)
 
         run_trials(
@@ -228,13 +204,17 @@ class _Run:
                 launcher,
                 [requests.make(candidates[each]) for each in chosen],
                 on_launching=lambda each, number: self.observer.launching(each, Phase.CONFIRM, number),
-                on_measured=self._record,
+                on_measured=lambda measurements: self._record(measurements, launcher),
             )
 
-    def _record(self, measurements: list[Measurement]) -> None:
+    def _record(self, measurements: list[Measurement], launcher: Launcher) -> None:
         self.recorder.measured(measurements)
         for measurement in measurements:
             self.observer.measured(measurement)
+            if len(self.slots) > 1 and measurement.position_in_group == 1:
+                self.observer.note(describe_placement(measurement.nodes, self.slots))
+            for copy in launcher.bring_logs(measurement, Path(self.recorder.paths.logs)):
+                self.observer.note(f"the log of a failed rank is here now: {copy}")
 
     def _note_group_ends(self, launcher: Launcher) -> None:
         self.recorder.groups_ended(launcher.group_ends())

@@ -85,10 +85,12 @@ def run_trials(
 def _run_trial(config: Mapping[str, Any], *, make_launcher: LauncherFactory) -> None:
     """One trial, in a process of Ray Tune's. Every report has the metric: without it Tune ends the experiment."""
     request = from_dict(LaunchRequest, json.loads(config["request"]))
+    measurements: list[Measurement] = []
     try:
-        measurements = run_candidate(make_launcher(), request)
+        run_candidate(make_launcher(), request, on_launch=measurements.append)
     except GroupCannotStart as error:
-        tune.report({"samples_per_s": 0.0, "cannot_start": error.data["reason"], "measurements": []})
+        lost = [to_dict(measurement) for measurement in measurements]
+        tune.report({"samples_per_s": 0.0, "cannot_start": error.data["reason"], "measurements": lost})
         return
     figures = measurements[-1].figures
     tune.report(
@@ -157,13 +159,13 @@ class _Listener(tune.Callback):  # type: ignore[misc]
         self._on_waiting()
 
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Mapping[str, Any], **info: Any) -> None:
-        if result.get("cannot_start"):
-            self._end(GroupCannotStart(reason=result["cannot_start"]))
-        elif "measurements" in result:
-            try:
+        try:
+            if result.get("measurements"):
                 self._on_measured([from_dict(Measurement, plain) for plain in result["measurements"]])
-            except RaysweepError as error:  # raised here it would reach the user as a traceback of Ray Tune's
-                self._end(error)
+            if result.get("cannot_start"):
+                raise GroupCannotStart(reason=result["cannot_start"])
+        except RaysweepError as error:  # raised here it would reach the user as a traceback of Ray Tune's
+            self._end(error)
 
     def _end(self, error: RaysweepError) -> None:
         self.error = error

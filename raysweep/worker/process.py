@@ -62,10 +62,11 @@ def prepare_process(*, rank: int, local_rank: int, local_world_size: int, world_
     """
     assert dist.is_initialized(), "torch.distributed comes from the launcher"
     on_cuda = torch.cuda.is_available()
-    # DeepSpeed takes LOCAL_RANK for the device's index, which is 0 where a process sees one device only.
-    device_index = torch.cuda.current_device() if on_cuda else local_rank
     os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(device_index), WORLD_SIZE=str(world_size), LOCAL_SIZE=str(local_world_size)
+        RANK=str(rank),
+        LOCAL_RANK=str(device_index(local_rank, torch.cuda.current_device() if on_cuda else None)),
+        WORLD_SIZE=str(world_size),
+        LOCAL_SIZE=str(local_world_size),
     )
     if not on_cuda:
         os.environ["DS_ACCELERATOR"] = "cpu"
@@ -90,6 +91,19 @@ def prepare_process(*, rank: int, local_rank: int, local_world_size: int, world_
     gc.collect()
     gc.freeze()
     return context
+
+
+def device_index(local_rank: int, current_device: int | None) -> int:
+    """What LOCAL_RANK says to DeepSpeed, which takes it for the index of the process's device.
+
+    The launcher has chosen the device by what Ray assigned: with CUDA_VISIBLE_DEVICES of 3,1 the rank that has GPU 1
+    has index 1, whatever its local rank; and index 0 where a process sees its own device only.
+
+    Args:
+        local_rank: among the ranks of the node.
+        current_device: index of the CUDA device that was chosen; None without CUDA.
+    """
+    return local_rank if current_device is None else current_device
 
 
 def shared_buffer(rank: int) -> Path:

@@ -81,17 +81,20 @@ def test_a_kill_by_the_kernel_for_memory_is_an_out_of_memory_of_the_host() -> No
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        (None, "process 42 died, and its node cannot be reached"),
+        (
+            None,
+            "NodeLost: process 42 is gone, and its node does not answer: its link, its raylet or the machine is down",
+        ),
         (
             {"exit_signal": None, "killed_for_memory": False},
-            "process 42 died without a word (killed from outside, or it called os._exit)",
+            "ProcessDied: process 42 died without a word (killed from outside, or it called os._exit)",
         ),
     ],
 )
 def test_the_rest_is_infrastructure(found: dict[str, object] | None, message: str) -> None:
     outcome = judge(examine([DIED], [FACTS], lambda facts: found))
     assert outcome.failure_kind is FailureKind.INFRASTRUCTURE
-    assert outcome.reason == f"rank 0 on n0: ProcessDied: {message}"
+    assert outcome.reason == f"rank 0 on n0: {message}"
 
 
 def test_errors_that_came_with_words_are_left_alone() -> None:

@@ -154,8 +154,8 @@ def test_more_workers_than_the_cluster_holds_are_refused_b48(monkeypatch: pytest
     with pytest.raises(ConfigError) as caught:
         check_capacity(world_size=8, resources_per_worker={"CPU": 1})
     assert str(caught.value) == (
-        "workers.count: 8: asked: 8 workers of 1 CPU each; available: 4 (10.0.0.1: 2 CPU; 10.0.0.2: 2 CPU) "
-        "(nearest valid: 4)"
+        "workers.count: 8: asked: 8 workers of 1 CPU each; available: 4 (10.0.0.1: 2 CPU; 10.0.0.2: 2 CPU; "
+        "lost nodes: 10.0.0.3) (nearest valid: 4)"
     )
     check_capacity(world_size=4, resources_per_worker={"CPU": 1})
 

@@ -1,0 +1,48 @@
+"""Clusters of several nodes on this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import distribution
+from pathlib import Path
+
+import local_cluster
+import pytest
+from on_head import ROOT, OnHead
+
+OPERATORS = ".cache/raysweep/torch_extensions"
+
+
+def _without_raysweep() -> Sequence[str]:
+    """Folders of the package: this one, and the one that an editable installation leads to."""
+    installed = json.loads(distribution("raysweep").read_text("direct_url.json") or "{}").get("url", "")
+    folders = {ROOT / "raysweep", Path(installed.removeprefix("file://")) / "raysweep"}
+    return [str(folder) for folder in folders if folder.is_dir()]
+
+
+def _built_operators() -> Mapping[str, str]:
+    """What is built on this machine already; a build takes a minute a node."""
+    built = Path.home() / OPERATORS
+    return {OPERATORS: str(built)} if built.is_dir() else {}
+
+
+def _on_head(name: str, slots: Sequence[int]) -> Iterator[OnHead]:
+    try:
+        cluster = local_cluster.running(name, slots, hidden=_without_raysweep(), seed_home=_built_operators())
+        with cluster as running:
+            yield OnHead(running)
+    except local_cluster.CannotBuild as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def three_nodes() -> Iterator[OnHead]:
+    """A head and two nodes of one slot each."""
+    yield from _on_head("three", [1, 1, 1])
+
+
+@pytest.fixture(scope="module")
+def uneven_nodes() -> Iterator[OnHead]:
+    """A head without slots, and nodes of 4 and 2."""
+    yield from _on_head("uneven", [0, 4, 2])
