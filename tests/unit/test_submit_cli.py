@@ -180,3 +180,19 @@ def test_a_job_under_kueue_is_deleted_when_it_is_stopped(project: Path, monkeypa
         assert fake.ray_jobs == {}
     finally:
         fake.close()
+
+
+@pytest.mark.parametrize("verb", ["list", "status", "logs", "stop", "fetch"])
+def test_every_verb_of_jobs_helps(verb: str) -> None:
+    code, lines = _raysweep("jobs", verb, "--help")
+    assert code == 0 and any("--option" in line for line in lines)
+
+
+def test_the_examples_of_the_help_render(project: Path) -> None:
+    (project / "search_spaces").mkdir()
+    (project / "sweep.yaml").rename(project / "search_spaces" / "quickstart.yaml")
+    examples = [line.split()[1:] for line in _raysweep("submit", "--help")[1] if "  raysweep " in line]
+    assert len(examples) == 2
+    for example in examples:
+        code, lines = _raysweep(*example, *([] if "--dry-run" in example else ["--dry-run"]))
+        assert code == 0 and "raysweep.cli.main run search_spaces/quickstart.yaml" in "".join(lines)
