@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 TEST_PATH := $(CURDIR)/tests:$(CURDIR)/tests/unit:$(CURDIR)/tests/ray
 
-.PHONY: sweep test test-slow test-cluster chaos soak check format
+.PHONY: sweep test test-slow test-cluster chaos soak bench docs check format
 
 # Set up, run the quickstart sweep, print the winner and where its files are.
 sweep: .venv/installed
@@ -29,6 +29,15 @@ chaos: .venv/installed
 soak: .venv/installed
 	PYTHONPATH="$(TEST_PATH)" $(BIN)/python tests/chaos/soak.py
 
+# Measure beside what users would pick instead, and write docs/benchmarks.md (an hour; ONLY=name,name for some).
+bench: .venv/installed
+	PYTHONPATH="$(CURDIR)" $(BIN)/python benchmarks/collect.py --only "$(ONLY)"
+
+# The documentation as a site in build/site; a link that leads nowhere fails.
+docs: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m mkdocs build --strict
+
 # Format, lint, types, structure.
 check: .venv/installed
 	$(BIN)/python -m ruff format --check .
@@ -36,9 +45,10 @@ check: .venv/installed
 	$(BIN)/python -m mypy
 	$(BIN)/python -m pytest tests/structure -n 0
 
-# Format, and write docs/map.md from the docstrings.
+# Format, and write docs/map.md and docs/reference/ from the code.
 format: .venv/installed
 	$(BIN)/python tests/structure/write_map.py
+	$(BIN)/python tests/structure/write_reference.py
 	$(BIN)/python -m ruff format .
 	$(BIN)/python -m ruff check --fix .
 

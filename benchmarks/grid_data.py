@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import statistics
@@ -16,13 +17,17 @@ import pyarrow.parquet as pq
 from replay import Grid
 
 from raysweep.plan import make_plan
+from raysweep.probe import Probe
 from raysweep.results.interval import Interval, paired_log_ratio
 from raysweep.search.searchers import prospects
+from raysweep.serde import from_dict
 from raysweep.sweep_file import Sweep, load_sweep
 from raysweep.trial import TrialStatus
 
 DATA = Path(__file__).parent / "data"
 SWEEP_KEY = b"sweep"
+BEGUN_KEY = b"begun"
+"""Round -> the candidates that it was begun with, so that one that was cut off goes on."""
 COLUMNS = pa.schema(
     {
         "candidate_id": pa.string(),
@@ -36,9 +41,10 @@ COLUMNS = pa.schema(
         "group_id": pa.string(),
         "position_in_group": pa.int64(),
         "started_at": pa.string(),
+        "probe": pa.string(),
     }
 )
-"""One row a launch. The sweep file is in the metadata."""
+"""One row a launch; the probe (JSON) is with the first of a worker group. The sweep file is in the metadata."""
 NEAR = 0.1
 """How much slower than the best a candidate may be to be told from it by further rounds."""
 SETTLED = 0.02
@@ -126,7 +132,15 @@ def load_grid(path: Path, *, seed: int) -> Grid:
         rates={name: batches[name] / mean_s(times) for name, times in truth.items()},
         tied=frozenset(name for name in truth if _ties(truth, name, best)),
         device=sweep.workload.device,
+        world_size=sweep.workload.world_size,
+        probe=_first_probe(rows),
     )
+
+
+def _first_probe(rows: Sequence[Mapping[str, Any]]) -> Probe | None:
+    """That of the first worker group: a search has no more to start from."""
+    texts = [row["probe"] for row in rows if row.get("probe")]
+    return from_dict(Probe, json.loads(texts[0])) if texts else None
 
 
 def read_rows(path: Path) -> tuple[Sweep, list[dict[str, Any]]]:

@@ -42,7 +42,7 @@ workers: {count: 2, resources_per_worker: {CPU: 1}}
 global_batch_size: 16
 memory_budget: 1GiB
 deepspeed: {zero_optimization: {reduce_bucket_size: 1e6, allgather_bucket_size: 1e6, stage3_prefetch_bucket_size: 1e6}}
-space: {zero_stage: [0, 1, 3], activation_checkpoint_interval: [0, 1], micro_batch_size_per_gpu: [1, 8]}
+space: {zero_stage: [0, 1, 3], activation_checkpoint_interval: [0, 1], micro_batch_size_per_gpu: [4, 8]}
 search: {method: grid}
 measure: {warmup_max_steps: 4, measured_seconds: 0.5}
 environment: {OMP_NUM_THREADS: 1}
@@ -55,15 +55,7 @@ Rates = dict[str, float]
 
 def through_warm_groups(sweep: Sweep, requests: Mapping[str, LaunchRequest], logs: str) -> tuple[float, Rates]:
     """Seconds, and candidate_id -> samples/s."""
-    workers = sweep.file.workers
-    spec = GroupSpec(
-        sweep_id=f"benchmark-{uuid.uuid4().hex[:8]}",
-        world_size=workers.count,
-        resources_per_worker=workers.resources_per_worker,
-        placement=workers.placement,
-        device=sweep.workload.device,
-        log_folder=logs,
-    )
+    spec = GroupSpec.of_sweep(sweep, sweep_id=f"benchmark-{uuid.uuid4().hex[:8]}", log_folder=logs)
     measured: list[Measurement] = []
     began_s = time.perf_counter()
     with WarmGroup(spec):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from raysweep.budget import CONFIRM_ROUNDS, CONFIRM_WINDOW_FACTOR
 from raysweep.candidate import Candidate
 from raysweep.measurement import Figures
+from raysweep.probe import Probe
 from raysweep.search.guided import GuidedSearcher
 from raysweep.search.optuna_searcher import OptunaSearcher
 from raysweep.search.prospect import Prospect
@@ -44,6 +45,9 @@ class Grid:
     tied: frozenset[str] = field(default_factory=frozenset)
     """Those that the truth does not tell from the best: regret 0."""
     device: str = "cpu"
+    world_size: int = 1
+    probe: Probe | None = None
+    """What the first launch of a search brings of the workers and links; None where it was not recorded."""
 
     def regret(self, candidate_id: str | None) -> float:
         """How much slower a candidate is than the best, as a share of the best; 1 where there is none."""
@@ -89,6 +93,7 @@ def make(method: str, grid: Grid, *, seed: int, trials: int | None) -> Candidate
             order,
             prospects=grid.prospects,
             device=grid.device,
+            world_size=grid.world_size,
             memory_budget_bytes=grid.budget_bytes,
             trials=trials,
         )
@@ -112,6 +117,8 @@ def launch(prospect: Prospect, grid: Grid, rng: random.Random) -> Measurement:
         status=TrialStatus.COMPLETED if fits else TrialStatus.OOM,
         figures=_figures(grid.draw(name, rng), prospect.global_batch_size, peak_bytes) if fits else None,
         peak_memory_bytes=peak_bytes,
+        group_id="g",
+        probe=grid.probe,
     )
 
 

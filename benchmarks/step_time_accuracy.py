@@ -21,6 +21,7 @@ from grid_data import load_grid, noise_pct, read_rows, recorded, rounds_of
 from replay import Grid, launch, make
 from scipy.stats import kendalltau
 
+from raysweep.search.prior import rates
 from raysweep.search.step_time import Observation, StepPoint, StepTimeModel
 from raysweep.serde import to_dict
 
@@ -33,6 +34,8 @@ def accuracy(grid: Grid, *, seed: int, after: int) -> Figures:
     model = StepTimeModel(
         [StepPoint(candidate=each.candidate, work=each.work) for each in grid.prospects], device=grid.device
     )
+    if grid.probe:
+        model.start_from(rates(grid.device, [grid.probe], world_size=grid.world_size))
     forecast = model.fit(observed)
     names = [each.candidate.candidate_id for each in grid.prospects]
     rest = [index for index, name in enumerate(names) if index not in observed and name in grid.rates]

@@ -8,13 +8,21 @@ from typing import Any
 
 from raysweep.candidate import Candidate
 from raysweep.errors import ConfigError
-from raysweep.workload import Workload
+from raysweep.workload import ModelShape, Workload
 
 BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 DEFAULT_OPTIMIZER = {"type": "AdamW", "params": {"lr": 1e-3}}
 _ADAM_TYPES = ("adam", "adamw")
 FILLED_KEYS = (*BATCH_KEYS, "zero_optimization.stage", "bf16.enabled", "fp16.enabled")
 """Keys that are filled for each candidate, whatever the base config says of them."""
+AUTO_SIZES = {
+    "zero_optimization.reduce_bucket_size": 500_000_000,
+    "zero_optimization.allgather_bucket_size": 500_000_000,
+    "zero_optimization.stage3_prefetch_bucket_size": 50_000_000,
+}
+"""Keys whose `auto` becomes a number that follows from the model -> DeepSpeed's default, in elements."""
+AUTO_SHARE = 8
+"""An automatic bucket holds an eighth of the parameters: DeepSpeed's default is larger than many a model."""
 _LAUNCHER_KEYS = ("hostfile", "num_nodes", "num_gpus", "include", "exclude", "master_addr", "master_port", "launcher")
 
 
@@ -71,11 +79,12 @@ def _choose_precision(config: dict[str, Any], precision: str, notes: list[str]) 
 
 def _refuse_auto_and_lists(config: Mapping[str, Any]) -> None:
     for path, value in _walk(config):
-        if value == "auto" and path not in FILLED_KEYS:
+        if value == "auto" and path not in (*FILLED_KEYS, *AUTO_SIZES):
             raise ConfigError(
                 key=f"deepspeed.{path}",
                 value="auto",
-                rule="'auto' is filled by the Hugging Face Trainer only; write a value, or leave the key out",
+                rule="'auto' is filled by the Hugging Face Trainer only, and here for bucket sizes; write a value, or "
+                "leave the key out",
             )
         if isinstance(value, list) and path.partition(".")[0] in ("zero_optimization", "bf16", "fp16", *BATCH_KEYS):
             raise ConfigError(
@@ -113,8 +122,29 @@ def render(candidate: Candidate, *, workload: Workload, base: Mapping[str, Any])
         optimizer["params"] = {"torch_adam": True, **optimizer.get("params", {})}
     for path, value in candidate.deepspeed.items():
         _set(config, path.split("."), value)
+    if workload.device == "cpu" and config["zero_optimization"].get("offload_optimizer"):
+        # DeepSpeed asks for its compiled CPU Adam with offload; here torch's stands in for it.
+        config.setdefault("zero_force_ds_cpu_optimizer", False)
+    for path, default in AUTO_SIZES.items():
+        key = path.partition(".")[2]
+        if config["zero_optimization"].get(key) == "auto":
+            config["zero_optimization"][key] = auto_size(default, workload.shape, key=path)
     config["zero_optimization"] = {key: _whole(value) for key, value in config["zero_optimization"].items()}
     return config
+
+
+def auto_size(default: int, shape: ModelShape | None, *, key: str) -> int:
+    """Elements of an automatic bucket: an eighth of the parameters, at most DeepSpeed's default.
+
+    It holds at least the largest parameter, because a bucket takes parameters whole.
+
+    Raises:
+        ConfigError: when the parameters are not known.
+    """
+    if shape is None:
+        rule = "'auto' follows from the model's parameters, which are not known before torch is installed"
+        raise ConfigError(key=f"deepspeed.{key}", value="auto", rule=rule, nearest=str(default))
+    return max(min(default, shape.parameters // AUTO_SHARE), shape.largest_parameter)
 
 
 def _whole(value: Any) -> Any:

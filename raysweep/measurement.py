@@ -6,8 +6,11 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from raysweep.workload import Workload
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,12 @@ class RankReport:
     """The rank ran out of batches and began again."""
     random_forward: bool = False
     """The forward pass draws random numbers, as dropout does: the loss then depends on how a batch is split."""
+    window_end: str = ""
+    """Why the timed window ended (`raysweep.race.WindowEnd`)."""
+    nonpadding_tokens: int | None = None
+    """Tokens of the timed window's batches that an attention mask does not hide; None where a batch has no mask."""
+    data_s: float | None = None
+    """Seconds of a timed step that went into getting batches, on average; None where a loop of the user's gets them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +92,11 @@ class Figures:
     nodes: tuple[str, ...]
     worker_pids: tuple[int, ...]
     random_forward: bool = False
+    window_end: str = ""
+    nonpadding_tokens_per_s: float | None = None
+    """None in records of a version that did not count them."""
+    data_s: float | None = None
+    """The slowest rank's."""
 
 
 def reduce_reports(reports: Sequence[RankReport], *, workload: Workload, global_batch_size: int) -> Figures:
@@ -124,7 +138,18 @@ def reduce_reports(reports: Sequence[RankReport], *, workload: Workload, global_
         nodes=tuple(report.node for report in ordered),
         worker_pids=tuple(report.pid for report in ordered),
         random_forward=any(report.random_forward for report in ordered),
+        window_end=first.window_end,
+        nonpadding_tokens_per_s=_nonpadding_tokens(ordered, workload, global_batch_size) / step_time_s,
+        data_s=_max_or_none([report.data_s for report in ordered]),
     )
+
+
+def _nonpadding_tokens(reports: Sequence[RankReport], workload: Workload, global_batch_size: int) -> float:
+    """Mean tokens of a step that are no padding; without a mask no token is."""
+    counted = [report.nonpadding_tokens for report in reports if report.nonpadding_tokens is not None]
+    if len(counted) < len(reports):
+        return float(global_batch_size * workload.tokens_per_sample)
+    return sum(counted) / len(reports[0].step_times_s)
 
 
 def interquartile_range(values: Sequence[float]) -> float:
@@ -133,6 +158,14 @@ def interquartile_range(values: Sequence[float]) -> float:
         return 0.0
     quartiles = statistics.quantiles(values, n=4, method="inclusive")
     return quartiles[2] - quartiles[0]
+
+
+def median_log_error(*, median: float, iqr: float, count: int) -> float:
+    """Standard error of the logarithm of a median of `count` values.
+
+    For normal values sigma = IQR / 1.349, and the standard error of a median is sqrt(pi / 2) sigma / sqrt(count).
+    """
+    return math.sqrt(math.pi / 2) * iqr / 1.349 / median / math.sqrt(count)
 
 
 def has_settled(step_times_s: Sequence[float], *, last: int, tolerance: float) -> bool:
@@ -150,6 +183,6 @@ def _mean_or_none(values: Sequence[float | None]) -> float | None:
     return _mean(known) if len(known) == len(values) and known else None
 
 
-def _max_or_none(values: Sequence[int | None]) -> int | None:
+def _max_or_none(values: Sequence[Number | None]) -> Number | None:
     known = [value for value in values if value is not None]
     return max(known) if known else None

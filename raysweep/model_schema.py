@@ -1,10 +1,10 @@
-"""The kinds of `model` section: the built-in GPT, Hugging Face configs, and the user's own factory."""
+"""The kinds of `model` section: the built-in GPT, Hugging Face configs, the user's own factory, Trainer or loop."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from raysweep.section import Positive, Section
 
@@ -81,26 +81,44 @@ class FactoryModel(Section):
     """A folder that the workers import from, relative to the sweep file."""
 
 
-class LaterModel(Section):
-    """Models that the file format has a place for, and this version does not run yet."""
+class TrainerModel(Section):
+    """The user's own function, which returns a transformers Trainer."""
 
-    model_config = ConfigDict(extra="ignore")
+    kind: Literal["trainer"]
+    trainer: Annotated[str, Field(pattern=FACTORY_PATTERN)]
+    """`package.module:function`."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """What the function is called with."""
+    block_lists: list[str] = Field(default_factory=list)
+    """Dotted names of the lists of blocks; found by size where not given."""
+    python_path: str | None = None
+    """A folder that the workers import from, relative to the sweep file."""
 
-    kind: Literal["trainer", "loop"]
 
-    @field_validator("kind")
-    @classmethod
-    def _not_yet(cls, kind: str) -> str:
-        raise ValueError(f"model kind {kind} is not available in this version; use gpt, hf or factory")
+class LoopModel(Section):
+    """The user's own training loop, or Accelerate's, which tells a meter of each optimizer step."""
 
+    kind: Literal["loop"]
+    loop: Annotated[str, Field(pattern=FACTORY_PATTERN)]
+    """`package.module:function`, called with the DeepSpeed config and the meter."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """What the function is called with beside them."""
+    block_lists: list[str] = Field(default_factory=list)
+    """Dotted names of the lists of blocks; found by size where not given."""
+    python_path: str | None = None
+    """A folder that the workers import from, relative to the sweep file."""
+
+
+LOOP_KINDS = ("trainer", "loop")
+"""Kinds of model that bring their training loop along, with a model and batches of their own."""
 
 MODEL_SECTIONS: dict[str, type[Section]] = {
     "gpt": GptModel,
     "hf": HfModel,
     "factory": FactoryModel,
-    "trainer": LaterModel,
-    "loop": LaterModel,
+    "trainer": TrainerModel,
+    "loop": LoopModel,
 }
 """Kind -> its section."""
 
-AnyModel = Annotated[GptModel | HfModel | FactoryModel | LaterModel, Field(discriminator="kind")]
+AnyModel = Annotated[GptModel | HfModel | FactoryModel | TrainerModel | LoopModel, Field(discriminator="kind")]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raysweep.candidate import Candidate
+from raysweep.constraint import HPZ_KEY, OFFLOAD_KEY, holds, names_of
 from raysweep.errors import ConfigError
 from raysweep.workload import accumulation_for, legal_splits, nearest_global_batches
 
@@ -30,27 +31,79 @@ class SearchSpace:
     micro_batch_size_per_gpu: tuple[int, ...]
     gradient_accumulation_steps: tuple[int, ...] = (1,)
     """Used where the global batch is free; a fixed one decides the accumulation."""
+    offload_optimizer: tuple[str, ...] = ("none",)
+    """Where the optimizer's states live, of none (the device) and cpu; stage 0 has no such choice."""
+    zero_hpz_partition_size: tuple[int, ...] = (1,)
+    """Workers over which stage 3 keeps a second copy of its parameters (ZeRO++'s hpZ); 1 is none."""
     deepspeed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Further axes: DeepSpeed keys by dotted path."""
+    constraints: tuple[str, ...] = ()
+    """Expressions over the axes; what breaks one is no candidate."""
 
     def candidates(self, *, global_batch_size: int | None, world_size: int) -> Iterator[tuple[Candidate, bool]]:
-        """Every candidate, with whether its batch is legal.
+        """Every candidate that keeps the constraints, with whether its batch is legal.
 
         Where a fixed global batch cannot be split, the candidate carries accumulation 1 and is not legal.
+
+        Raises:
+            ConfigError: for a constraint that cannot be evaluated.
         """
+        for candidate, accumulation in self._unconstrained(global_batch_size, world_size):
+            samples = candidate.micro_batch_size_per_gpu * candidate.gradient_accumulation_steps * world_size
+            names = names_of(
+                candidate,
+                world_size=world_size,
+                global_batch_size=global_batch_size or samples,
+                axes=self.deepspeed,
+            )
+            if all(holds(expression, names) for expression in self.constraints):
+                yield candidate, accumulation is not None
+
+    def _unconstrained(self, global_batch_size: int | None, world_size: int) -> Iterator[tuple[Candidate, int | None]]:
         further = [[(key, value) for value in values] for key, values in sorted(self.deepspeed.items())]
-        for stage, interval, micro_batch, *rest in itertools.product(
-            self.zero_stage, self.activation_checkpoint_interval, self.micro_batch_size_per_gpu, *further
+        for stage, interval, micro_batch, offload, hpz, *rest in itertools.product(
+            self.zero_stage,
+            self.activation_checkpoint_interval,
+            self.micro_batch_size_per_gpu,
+            self.offload_optimizer,
+            self.zero_hpz_partition_size,
+            *further,
         ):
+            named = {OFFLOAD_KEY: (offload, "none", stage > 0), HPZ_KEY: (hpz, 1, stage == 3)}
+            if any(value != default and not applies for value, default, applies in named.values()):
+                continue  # DeepSpeed has no such choice at this stage: it would be another name for the default
+            # A default is left out, so that the candidate has the id that it has without the axis.
+            chosen = {key: value for key, (value, default, _) in named.items() if value != default}
             for accumulation in self._accumulations(micro_batch, global_batch_size, world_size):
                 candidate = Candidate(
                     zero_stage=stage,
                     activation_checkpoint_interval=interval,
                     micro_batch_size_per_gpu=micro_batch,
                     gradient_accumulation_steps=accumulation or 1,
-                    deepspeed=dict(rest),
+                    deepspeed=dict(rest) | chosen,
                 )
-                yield candidate, accumulation is not None
+                yield candidate, accumulation
+
+    def check(self, *, global_batch_size: int | None, world_size: int) -> None:
+        """Refuse a space that has no candidate, or one whose axes the workers cannot have.
+
+        Raises:
+            ConfigError: naming the axis or the constraints.
+        """
+        self.check_global_batch(global_batch_size=global_batch_size, world_size=world_size)
+        for size in self.zero_hpz_partition_size:
+            if world_size % size:
+                divisors = [each for each in range(1, world_size + 1) if world_size % each == 0]
+                raise ConfigError(
+                    key="space.zero_hpz_partition_size",
+                    value=size,
+                    rule=f"must divide the {world_size} workers",
+                    nearest=str(min(divisors, key=lambda each: abs(each - size))),
+                )
+        if next(self.candidates(global_batch_size=global_batch_size, world_size=world_size), None) is None:
+            rule = "leave no candidate" if self.constraints else "no stage of the space has the choices that are named"
+            key = "space.constraints" if self.constraints else "space"
+            raise ConfigError(key=key, value=list(self.constraints), rule=rule)
 
     def _accumulations(
         self, micro_batch: int, global_batch_size: int | None, world_size: int

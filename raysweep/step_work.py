@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from raysweep.candidate import Candidate
 from raysweep.workload import ModelShape, Workload
-from raysweep.zero import sent_bytes_per_step
+from raysweep.zero import HALF_BYTES, sent_bytes_per_step
 from raysweep.zero_settings import ZeroSettings
 
 CAUSAL = 0.5
@@ -42,6 +42,8 @@ class StepWork:
     micro_steps: float
     optimizer_bytes: float
     """Moved by the optimizer on this rank's share."""
+    offload_bytes: float = 0.0
+    """Moved by an optimizer in host memory, and between device and host."""
     steps: float = 1.0
     """The step itself: what a step costs however small it is."""
 
@@ -63,6 +65,9 @@ def step_work(candidate: Candidate, workload: Workload, settings: ZeroSettings) 
     sent_bytes = float(sent_bytes_per_step(candidate, workload, settings) or 0)
     is_stage_3 = candidate.zero_stage == 3
     share = workload.world_size if candidate.zero_stage else 1
+    traffic_bytes = OPTIMIZER_TRAFFIC_BYTES * shape.trainable / share
+    # Gradients go to the host in every micro-step, parameters come back once.
+    carried_bytes = HALF_BYTES * (micro_steps + 1) * shape.trainable / share
     return StepWork(
         compute_flops=tokens * (6.0 * outside + shape.blocks * per_block),
         recompute_flops=tokens * recomputed * per_block / 3,
@@ -72,7 +77,8 @@ def step_work(candidate: Candidate, workload: Workload, settings: ZeroSettings) 
         collectives=0.0 if is_stage_3 else _collectives(candidate, workload, settings, shape),
         gather_calls=micro_steps * (GATHER_CALLS * (shape.blocks + 1) + recomputed) if is_stage_3 else 0.0,
         micro_steps=float(micro_steps),
-        optimizer_bytes=OPTIMIZER_TRAFFIC_BYTES * shape.trainable / share,
+        optimizer_bytes=0.0 if settings.offloads_optimizer else traffic_bytes,
+        offload_bytes=traffic_bytes + carried_bytes if settings.offloads_optimizer else 0.0,
     )
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from raysweep.ds_config import prepare_base
 from raysweep.errors import ConfigError, nearest_name
-from raysweep.model_schema import MODEL_SECTIONS, FactoryModel, GptModel, HfModel
+from raysweep.model_schema import MODEL_SECTIONS, FactoryModel, GptModel, HfModel, LoopModel, TrainerModel
 from raysweep.section import Section
 from raysweep.serde import sha256_of
 from raysweep.space import SearchSpace
@@ -50,8 +50,8 @@ class Sweep:
 
     @property
     def sweep_sha256(self) -> str:
-        """Hash of the file's meaning: comments, order, and where it is sent do not count."""
-        return sha256_of(self.file.model_dump(mode="json", exclude={"submit"}))
+        """Hash of the file's meaning: comments and order do not count, nor where it is sent, nor who is told of it."""
+        return sha256_of(self.file.model_dump(mode="json", exclude={"submit", "trackers"}))
 
 
 def load_sweep(
@@ -95,7 +95,7 @@ def load_sweep(
     base, notes = prepare_base(_base_config(file, path), precision=file.precision, optimizer=_optimizer(file))
     workload = _workload(file, path.parent)
     space = _space(file)
-    space.check_global_batch(global_batch_size=workload.global_batch_size, world_size=workload.world_size)
+    space.check(global_batch_size=workload.global_batch_size, world_size=workload.world_size)
     return Sweep(
         file=file, path=path, text=text, workload=workload, space=space, base_ds_config=base, notes=tuple(notes)
     )
@@ -181,7 +181,7 @@ def _model(file: SweepFile, folder: Path) -> Mapping[str, Any]:
     if isinstance(file.model, HfModel) and file.model.config is not None:
         path = folder / file.model.config
         model["config"] = _read_object(path / "config.json" if path.is_dir() else path, key="model.config")
-    if isinstance(file.model, FactoryModel) and file.model.python_path is not None:
+    if isinstance(file.model, FactoryModel | TrainerModel | LoopModel) and file.model.python_path is not None:
         python_path = (folder / file.model.python_path).resolve()
         if not python_path.is_dir():
             raise ConfigError(key="model.python_path", value=str(python_path), rule="is no folder")
@@ -206,7 +206,10 @@ def _space(file: SweepFile) -> SearchSpace:
         activation_checkpoint_interval=tuple(dict.fromkeys(file.space.activation_checkpoint_interval)),
         micro_batch_size_per_gpu=tuple(dict.fromkeys(file.space.micro_batch_size_per_gpu)),
         gradient_accumulation_steps=tuple(dict.fromkeys(file.space.gradient_accumulation_steps)),
+        offload_optimizer=tuple(dict.fromkeys(file.space.offload_optimizer)),
+        zero_hpz_partition_size=tuple(dict.fromkeys(file.space.zero_hpz_partition_size)),
         deepspeed={key: tuple(values) for key, values in file.space.deepspeed.items()},
+        constraints=tuple(file.space.constraints),
     )
 
 

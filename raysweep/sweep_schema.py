@@ -8,11 +8,16 @@ from pydantic import Field, field_validator, model_validator
 
 from raysweep.budget import GUIDED_TRIALS, MeasurementWindow, SearchBudget
 from raysweep.candidate import ZERO_STAGES
-from raysweep.ds_config import FILLED_KEYS
+from raysweep.constraint import HPZ_KEY, OFFLOAD_KEY
+from raysweep.ds_config import AUTO_SIZES, FILLED_KEYS
 from raysweep.model_schema import AnyModel, GptModel
+from raysweep.objective import Goal, Objective
 from raysweep.section import NotNegative, Positive, Section
 from raysweep.submit_schema import SubmitSection
 from raysweep.units import ByteSize, Count
+
+AXIS_OF = {OFFLOAD_KEY: "offload_optimizer", HPZ_KEY: "zero_hpz_partition_size"}
+"""DeepSpeed's key -> the axis of the space that sets it."""
 
 
 class DataSection(Section):
@@ -53,8 +58,14 @@ class SpaceSection(Section):
     micro_batch_size_per_gpu: list[Positive] = Field(min_length=1)
     gradient_accumulation_steps: list[Positive] = Field(default=[1], min_length=1)
     """Only with `global_batch_size: free`; a fixed global batch decides the accumulation."""
+    offload_optimizer: list[Literal["none", "cpu"]] = Field(default=["none"], min_length=1)
+    """Where the optimizer's states live: on the device, or in host memory. From stage 1 on."""
+    zero_hpz_partition_size: list[Positive] = Field(default=[1], min_length=1)
+    """Workers over which stage 3 keeps a second copy of its parameters: 1 is none; the workers of a node are usual."""
     deepspeed: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
-    """Further axes: DeepSpeed keys by dotted path, e.g. zero_optimization.reduce_bucket_size: [2e6, 5e8]."""
+    """Further axes: DeepSpeed keys by dotted path, e.g. zero_optimization.reduce_bucket_size: [auto, 5e8]."""
+    constraints: list[str] = Field(default_factory=list)
+    """Expressions over the axes that a candidate must keep, e.g. `zero_stage < 3 or micro_batch_size_per_gpu >= 4`."""
 
     @field_validator("zero_stage")
     @classmethod
@@ -71,6 +82,10 @@ class SpaceSection(Section):
         for key in axes:
             if key in FILLED_KEYS:
                 raise ValueError(f"{key} is filled from the stage, the batch and the precision, so it is no axis")
+            if key in (OFFLOAD_KEY, HPZ_KEY):
+                raise ValueError(f"{key} has an axis of its own: space.{AXIS_OF[key]}")
+            if "auto" in axes[key] and key not in AUTO_SIZES:
+                raise ValueError(f"{key} has no auto; those with one are {', '.join(AUTO_SIZES)}")
         return axes
 
 
@@ -83,6 +98,8 @@ class SearchSection(Section):
     trials: Positive | None = None
     seconds: Annotated[float, Field(gt=0)] | None = None
     worker_hours: Annotated[float, Field(gt=0)] | None = None
+    racing: bool | None = None
+    """Stop what is far behind the best while it runs, and measure on what is not told from it; guided does."""
     confirm: bool = True
     """Measure the finalists in three fresh groups before one of them is called best."""
 
@@ -91,6 +108,10 @@ class SearchSection(Section):
         if self.method == "grid":
             return None
         return GUIDED_TRIALS if self.method == "guided" and self.trials is None else self.trials
+
+    def races(self) -> bool:
+        """Whether candidates race; where nothing is said, those of a guided search."""
+        return self.method == "guided" if self.racing is None else self.racing
 
     def budget(self) -> SearchBudget:
         """The limits as our noun."""
@@ -127,6 +148,70 @@ class ClusterSection(Section):
     """On a cluster that grows: how long nodes for all workers are waited for before a worker group is asked for."""
 
 
+class ObjectiveSection(Section):
+    """What the best candidate is. A bare goal stands for the section: `objective: samples_per_s`."""
+
+    goal: Goal = Goal.SAMPLES_PER_S
+    price_per_worker_hour: Annotated[float, Field(gt=0)] | None = None
+    """For samples_per_currency_unit."""
+    currency: str | None = None
+    """Named in reports, e.g. EUR."""
+    at_least_samples_per_s: Annotated[float, Field(gt=0)] | None = None
+    """For peak_memory: the least memory among the candidates that reach this."""
+
+    @model_validator(mode="after")
+    def _goal_has_what_it_needs(self) -> ObjectiveSection:
+        needs = {
+            Goal.SAMPLES_PER_CURRENCY_UNIT: "price_per_worker_hour",
+            Goal.PEAK_MEMORY: "at_least_samples_per_s",
+        }
+        for goal, field in needs.items():
+            given = getattr(self, field) is not None
+            if given != (goal is self.goal):
+                lacks = f"goal {self.goal} needs objective.{field}"
+                raise ValueError(lacks if not given else f"objective.{field} is for goal {goal} only")
+        return self
+
+    def noun(self) -> Objective:
+        """The objective as our noun."""
+        return Objective(**self.model_dump())
+
+
+class TensorboardSection(Section):
+    """TensorBoard files, in the results folder."""
+
+
+class MlflowSection(Section):
+    """MLflow runs."""
+
+    tracking_uri: str | None = None
+    """Of the server, or a folder (`file:...`); MLflow's own default where not given."""
+    experiment: str | None = None
+    """Name of the experiment; that of the sweep where not given."""
+
+
+class WandbSection(Section):
+    """Weights & Biases runs."""
+
+    project: str | None = None
+    """Name of the project; that of the sweep where not given."""
+    mode: Literal["online", "offline"] = "online"
+    """offline: kept in the results folder, and sent later by `wandb sync`."""
+
+
+class TrackersSection(Section):
+    """Experiment trackers that are told of each candidate of the search once it is over."""
+
+    tensorboard: TensorboardSection | None = None
+    mlflow: MlflowSection | None = None
+    wandb: WandbSection | None = None
+
+    @field_validator("tensorboard", "mlflow", "wandb", mode="before")
+    @classmethod
+    def _true_is_all_defaults(cls, value: Any) -> Any:
+        return {} if value is True else value
+
+
 class SweepFile(Section):
     """A whole sweep file."""
 
@@ -148,7 +233,7 @@ class SweepFile(Section):
     search: SearchSection = SearchSection()
     measure: MeasureSection = MeasureSection()
     launcher: Literal["warm", "fresh", "in_process"] = "warm"
-    objective: Literal["samples_per_s"] = "samples_per_s"
+    objective: ObjectiveSection = ObjectiveSection()
     allow_loss_difference: bool = False
     """Let a candidate win whose loss differs from that of the others with the same global batch."""
     results: str | None = None
@@ -157,11 +242,20 @@ class SweepFile(Section):
     """Variables set before a worker starts (NCCL_*, OMP_NUM_THREADS, allocator settings); recorded and exported."""
     cluster: ClusterSection = ClusterSection()
     submit: SubmitSection = SubmitSection()
+    trackers: TrackersSection = TrackersSection()
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _bare_goal(cls, value: Any) -> Any:
+        return {"goal": value} if isinstance(value, str) else value
 
     @field_validator("environment", mode="before")
     @classmethod
     def _numbers_as_text(cls, value: Any) -> Any:
-        return {k: str(v) for k, v in value.items()} if isinstance(value, dict) else value
+        # `yes`, `null` and lists are left to be refused: what they mean in a shell is anybody's guess.
+        if not isinstance(value, dict):
+            return value
+        return {k: str(v) if type(v) in (int, float) else v for k, v in value.items()}
 
     @model_validator(mode="after")
     def _sections_agree(self) -> SweepFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from raysweep.allocations import AllocationLog
 from raysweep.trial import LaunchRequest
 
 PHASES = ("forward", "backward", "step")
@@ -62,6 +63,8 @@ class RankTrace:
     collectives: tuple[Collective, ...] = ()
     """Of one steady optimizer step."""
     stand_ins: tuple[StandIn, ...] = ()
+    allocations: AllocationLog = AllocationLog()
+    """Of the last step."""
     ranks_of_a_kind: tuple[int, ...] = (0,)
     """One rank of each kind: those whose shares differ in the bytes that they keep, the fullest first."""
     trace_s: float = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from raysweep.memory import RELATIVE_BAND, MemoryEstimate
-from raysweep.trace import PHASES, RankTrace
+from raysweep.trace import PHASES
 
 TRACED = "trace"
 INTERPOLATED = "trace of other micro-batches"
@@ -25,11 +25,11 @@ Terms = Mapping[str, Mapping[str, int]]
 """Phase -> kind -> bytes."""
 
 
-def fullest_terms(traces: Sequence[RankTrace], *, device: str) -> Terms:
+def fullest_terms(of_ranks: Sequence[Terms], *, device: str) -> Terms:
     """Phase -> kind -> bytes of the rank that is fullest in the phase, less what the device does not have."""
     by_phase = {}
     for phase in PHASES:
-        ranks = [_terms_on(device, trace.phase_kinds_bytes[phase]) for trace in traces]
+        ranks = [_terms_on(device, terms[phase]) for terms in of_ranks]
         by_phase[phase] = max(ranks, key=lambda terms: sum(terms.values()))
     return by_phase
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from raysweep.candidate import Candidate
@@ -39,25 +39,31 @@ def families(candidates: Iterable[Candidate]) -> dict[str, list[int]]:
     return {key: sorted(micro_batches) for key, micro_batches in members.items()}
 
 
-def next_micro_batches(members: Sequence[int], known: Mapping[int, Phases]) -> list[int]:
-    """Which micro-batches to trace next; none once every member is known or lies on a line that was verified.
+def next_micro_batches(
+    members: Sequence[int],
+    known: Mapping[int, Phases],
+    *,
+    is_sure: Callable[[int, int], bool] = lambda low, high: False,
+) -> list[int]:
+    """Which micro-batches to trace next; none once what lies between the traced ones is known.
 
-    A phase's peak is the largest of several moments, each affine in the micro-batch, so it is convex: where a middle
-    point lies on the chord of two others, all points between them do. First the ends and one between are traced;
-    where that one lies off the line, each half is asked again.
+    First the two ends are traced. Where their allocations show what those between them need, that is all. Else one
+    between them is traced. A phase's peak is the largest of several moments, each affine in the micro-batch, so it is
+    convex: where a middle point lies on the chord of two others, all points between them do. Where it lies off the
+    line, each half is asked again.
 
     Args:
         members: of the family, ascending.
         known: micro-batch -> phases, of those that were traced.
+        is_sure: whether the traces of two micro-batches tell those between them (`allocations.are_alike`).
     """
-    first = [members[0], members[len(members) // 2], members[-1]]
-    missing = sorted({micro_batch for micro_batch in first if micro_batch not in known})
+    missing = sorted({micro_batch for micro_batch in (members[0], members[-1]) if micro_batch not in known})
     if missing:
         return missing
     wanted = []
     for low, high in pairwise(sorted(known)):
         between = [member for member in members if low < member < high]
-        if between and not _is_on_a_line(low, high, known):
+        if between and not is_sure(low, high) and not _is_on_a_line(low, high, known):
             wanted.append(between[len(between) // 2])
     return wanted
 

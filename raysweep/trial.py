@@ -10,6 +10,9 @@ from typing import Any
 from raysweep.budget import MeasurementWindow
 from raysweep.candidate import Candidate
 from raysweep.measurement import Figures
+from raysweep.objective import Objective
+from raysweep.probe import Probe
+from raysweep.race import Race
 from raysweep.workload import Workload
 
 
@@ -23,6 +26,7 @@ class TrialStatus(StrEnum):
     COMPLETED = "COMPLETED"
     OOM = "OOM"
     STOPPED = "STOPPED"
+    """Stopped after a few steps, because it was far behind the best; it has figures, of a short window."""
     TIMED_OUT = "TIMED_OUT"
     FAILED = "FAILED"
     """`FailureKind` says of what."""
@@ -81,6 +85,8 @@ class LaunchRequest:
     on_budget: str = "record"
     """On CPU: `record` lets the memory pass end and notes the true peak; `raise` stops at the allocation, like CUDA."""
     deadline_s: float = 300.0
+    race: Race | None = None
+    """What to compare with while it runs; None where it is measured for its own sake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +131,8 @@ class Measurement:
     worker_pids: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     log_paths: tuple[str, ...] = ()
+    probe: Probe | None = None
+    """The micro-benchmark of the worker group, with the first of its launches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +182,7 @@ class SweepStart:
     resources_per_worker: Mapping[str, float] = field(default_factory=dict)
     memory_budget_bytes: int | None
     allow_loss_difference: bool = False
+    objective: Objective = field(default_factory=Objective)
     versions: Mapping[str, str] = field(default_factory=dict)
     """Package name -> version, Python included."""
     started_at: str = ""

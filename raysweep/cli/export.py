@@ -61,11 +61,12 @@ def _export(results: str, contents: JournalContents) -> None:
         records,
         measurements=contents.measurements,
         allow_loss_difference=contents.sweep.allow_loss_difference,
+        objective=contents.sweep.objective,
     )
     write_selection(results, selection)
     if selection.winner is None:
         remove_best(results)
-        raise NothingSucceeded(message=f"{results}: no candidate completed within the budget")
+        raise NothingSucceeded(message=f"{results}: {selection.none_because}")
     folder = write_best(results, best_of(contents, records, selection))
     state = "confirmed" if selection.confirmed else "not confirmed"
     typer.echo(f"{selection.winner} ({state}): {folder}")

@@ -9,7 +9,8 @@ import typer
 
 from raysweep import __version__
 from raysweep.cli.job_verbs import jobs, submit
-from raysweep.cli.options import AddressOption, AsJson, ResultsArgument, SweepArgument, number, parse_size
+from raysweep.cli.options import AddressOption, AsJson, SweepArgument, number, parse_size
+from raysweep.cli.result_verbs import compare, export, report, show
 from raysweep.cli.terminal import tell_terminal
 from raysweep.cli.verbs import EXIT_CODES, Verbs
 from raysweep.estimate.facts import with_facts
@@ -23,8 +24,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog=EXIT_CODES,
 )
-app.command()(submit)
-app.add_typer(jobs, name="jobs")
 
 
 @app.callback(invoke_without_command=True)
@@ -135,6 +134,9 @@ def run(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a large sweep.")] = False,
     worker_hours: Annotated[float | None, typer.Option(help="Worker-hours, in place of the file's.")] = None,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Look the nodes over before the sweep.")] = True,
+    serve: Annotated[
+        str | None, typer.Option(metavar="[HOST:]PORT", help="Serve the report while it runs; to this machine only.")
+    ] = None,
 ) -> None:
     """Search, confirm the best in fresh worker groups, and export the winner.
 
@@ -152,8 +154,8 @@ def run(
     read = with_facts(load_sweep(sweep, search=given, results=results), note=tell_terminal)
     from raysweep.cli import run as verb
 
-    earlier = {"resume": resume, "retry_failed": bool(retry), "overwrite": overwrite}
-    verb.run(read, address=address, yes=yes, check=check, **earlier)
+    earlier: dict[str, bool] = {"resume": resume, "retry_failed": bool(retry), "overwrite": overwrite}
+    verb.run(read, address=address, yes=yes, check=check, serve=serve, **earlier)
 
 
 @app.command()
@@ -198,90 +200,9 @@ def init(
     verb.init(output, model=model, workers=workers, global_batch_size=batch, sequence_length=seq_len, device=device)
 
 
-@app.command()
-def show(results: ResultsArgument, json: AsJson = False) -> None:
-    """Print the results of a sweep as a table: every candidate, with figures or a reason.
-
-    \b
-    Example:
-        raysweep show results/quickstart
-    """
-    from raysweep.cli import show as verb
-
-    verb.show(results, as_json=json)
-
-
-@app.command()
-def export(
-    results: ResultsArgument,
-    to: Annotated[
-        str | None,
-        typer.Option(help="Frameworks: deepspeed, accelerate, hf, lightning, ray, torchrun, slurm, kuberay, or all."),
-    ] = None,
-    candidate: Annotated[str | None, typer.Option(metavar="ID", help="With --to: not the winner, but this.")] = None,
-    world_size: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="With --to: workers, where not those of the sweep.")
-    ] = None,
-    output: Annotated[
-        str | None, typer.Option(metavar="DIR", help="With --to: not RESULTS/exports/ID, but this.")
-    ] = None,
-) -> None:
-    """Write the winner's files (best/) again from the records; with --to those of other frameworks.
-
-    \b
-    Examples:
-        raysweep export results/quickstart
-        raysweep export results/quickstart --to accelerate,hf,slurm
-        raysweep export results/quickstart --to all --world-size 16 --output exported
-    """
-    from raysweep.cli import export as verb
-
-    if to is not None:
-        verb.export_to(results, targets=to, candidate_id=candidate, world_size=world_size, output=output)
-        return
-    for option, value in {"--candidate": candidate, "--world-size": world_size, "--output": output}.items():
-        if value is not None:
-            raise typer.BadParameter("needs --to, which names the frameworks", param_hint=option)
-    verb.export(results)
-
-
-@app.command()
-def report(
-    results: ResultsArgument,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown in place of HTML.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="The table of candidates as CSV in place of HTML.")] = False,
-    output: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Not RESULTS/report.html (.md, .csv), but this; - prints it.")
-    ] = None,
-) -> None:
-    """Write what a sweep showed as one HTML file that opens from disk: the answer first, then every candidate.
-
-    \b
-    Examples:
-        raysweep report results/quickstart
-        raysweep report results/quickstart --markdown --output -
-    """
-    from raysweep.cli import report as verb
-
-    if markdown and csv:
-        raise typer.BadParameter("gives one file: Markdown or CSV", param_hint="--markdown --csv")
-    verb.report(results, form="md" if markdown else "csv" if csv else "html", output=output)
-
-
-@app.command()
-def compare(
-    first: Annotated[str, typer.Argument(metavar="A", help="A results folder or URI.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Another.")],
-) -> None:
-    """Print what moved between two sweeps beyond the noise: rates, peaks, how candidates ended, and the winners.
-
-    \b
-    Example:
-        raysweep compare results/quickstart results/quickstart
-    """
-    from raysweep.cli import compare as verb
-
-    verb.compare_sweeps(first, second)
+for verb in (show, export, report, compare, submit):
+    app.command()(verb)
+app.add_typer(jobs, name="jobs")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -44,6 +44,9 @@ def number(text: str) -> Any:
 SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", help="The sweep file (YAML).")]
 ResultsArgument = Annotated[str, typer.Argument(metavar="RESULTS", help="A results folder or URI.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+AddressOption = Annotated[
+    str | None, typer.Option(help="An existing Ray cluster (auto, host:port); by default a local Ray is started.")
+]
 ToOption = Annotated[str | None, typer.Option(help="ray, slurm or kuberay; the file's submit.to where not given.")]
 DashboardOption = Annotated[
     str | None, typer.Option(metavar="URL", help="With --to ray: the dashboard, e.g. http://head:8265.")
@@ -53,6 +56,3 @@ OptionOption = Annotated[
     typer.Option(metavar="KEY=VALUE", help="A key of the place's part of the file's submit section; more than once."),
 ]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A job's name, or the sweep file that was sent.")]
-AddressOption = Annotated[
-    str | None, typer.Option(help="An existing Ray cluster (auto, host:port); by default a local Ray is started.")
-]

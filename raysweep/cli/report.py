@@ -1,4 +1,4 @@
-"""`raysweep report`: writes what a sweep showed as one HTML file, Markdown or CSV."""
+"""`raysweep report`: writes what a sweep showed as one HTML file, Markdown or CSV, or serves it while it runs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from pathlib import Path
 
 import typer
 
-from raysweep.errors import ConfigError
+from raysweep.errors import ConfigError, RaysweepError
 from raysweep.page.csv_table import csv_table
-from raysweep.page.facts import ReportFacts, gather
-from raysweep.page.html import html_report
+from raysweep.page.facts import ReportFacts, StepExplainer, gather
+from raysweep.page.html import html_report, waiting_page
+from raysweep.page.live_server import LiveServer, parse_address
 from raysweep.page.markdown import markdown_report
 from raysweep.results.journal import read_journal
 from raysweep.results.paths import ResultsPaths
+from raysweep.search.explain_steps import explain_steps
 
 FORMS: dict[str, Callable[[ReportFacts], str]] = {"html": html_report, "md": markdown_report, "csv": csv_table}
 """Ending of the file -> what gives its text."""
@@ -27,7 +29,7 @@ def report(results: str, *, form: str, output: str | None) -> None:
         ConfigError: for a results URI.
         RaysweepError: when no sweep has written there.
     """
-    text = FORMS[form](load_facts(results))
+    text = FORMS[form](load_facts(results, explain=explain_steps))
     if output == STANDARD_OUTPUT:
         typer.echo(text, nl=False)
         return
@@ -37,8 +39,32 @@ def report(results: str, *, form: str, output: str | None) -> None:
     typer.echo(path)
 
 
-def load_facts(results: str) -> ReportFacts:
-    """The facts of a results folder.
+def live_server(results: str, *, address: str) -> LiveServer:
+    """A server of the report of a results folder that a sweep writes to, or is about to.
+
+    Raises:
+        ConfigError: when `address` is no [HOST:]PORT, or cannot be listened on.
+    """
+    host, port = parse_address(address)
+    journal = ResultsPaths(results).journal
+    name = Path(results).resolve().name
+
+    def version() -> str:
+        # The journal only grows; a sweep that begins anew writes another file.
+        state = journal.stat() if journal.exists() else None
+        return f"{state.st_ino}-{state.st_size}" if state else "none"
+
+    def page(now: str) -> str:
+        try:
+            return html_report(load_facts(results), live_version=now)
+        except RaysweepError:
+            return waiting_page(name, live_version=now)
+
+    return LiveServer(page=page, version=version, host=host, port=port)
+
+
+def load_facts(results: str, *, explain: StepExplainer | None = None) -> ReportFacts:
+    """The facts of a results folder; `explain` as in `raysweep.page.facts.gather`.
 
     Raises:
         ConfigError: for a results URI.
@@ -52,4 +78,6 @@ def load_facts(results: str) -> ReportFacts:
         )
     paths = ResultsPaths(results)
     sweep_file = paths.sweep_file.read_text(encoding="utf-8") if paths.sweep_file.is_file() else ""
-    return gather(read_journal(paths.journal), name=Path(results).resolve().name, sweep_file=sweep_file)
+    return gather(
+        read_journal(paths.journal), name=Path(results).resolve().name, sweep_file=sweep_file, explain=explain
+    )

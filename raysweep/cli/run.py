@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import typer
 from rich.console import Console
 
 from raysweep.cli.live import LiveTable
 from raysweep.cli.progress import Lines
+from raysweep.cli.report import live_server
+from raysweep.page.live_server import is_loopback, parse_address
 from raysweep.plan import make_plan
+from raysweep.results.paths import local_folder
 from raysweep.results.payback import payback
 from raysweep.results.side_by_side import render_side_by_side
 from raysweep.search.sweep_run import SweepResult, run_sweep
@@ -30,8 +34,9 @@ def run(
     overwrite: bool,
     yes: bool,
     check: bool = True,
+    serve: str | None = None,
 ) -> None:
-    """Run a sweep.
+    """Run a sweep; `serve` is the [HOST:]PORT of its live report.
 
     Raises:
         typer.Exit: with code 5 when the best was not confirmed.
@@ -40,7 +45,10 @@ def run(
     console = Console()
     if console.is_terminal and not yes:
         _ask(sweep)
-    with LiveTable(sweep, console) if console.is_terminal else nullcontext(Lines(sweep)) as observer:
+    with (
+        _served(sweep, serve),
+        LiveTable(sweep, console) if console.is_terminal else nullcontext(Lines(sweep)) as observer,
+    ):
         result = run_sweep(
             sweep,
             observer=observer,
@@ -53,6 +61,19 @@ def run(
     typer.echo(summary(result))
     if not result.selection.confirmed:
         raise typer.Exit(UNCONFIRMED)
+
+
+@contextmanager
+def _served(sweep: Sweep, address: str | None) -> Iterator[None]:
+    """The report is served inside, where an address is given."""
+    if address is None:
+        yield
+        return
+    with live_server(local_folder(sweep.results), address=address) as server:
+        typer.echo(f"report while it runs: {server.url}")
+        if not is_loopback(parse_address(address)[0]):
+            typer.echo("  whoever reaches this machine can read it, the sweep file included; there is no password")
+        yield
 
 
 def _ask(sweep: Sweep) -> None:

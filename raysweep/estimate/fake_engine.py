@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from raysweep.estimate.fake_mode import FakeEngineTracker
-from raysweep.estimate.fake_world import alone, join_fake_world, join_real_world
+from raysweep.estimate.fake_world import LoneRank, alone, join_real_world
 from raysweep.trace import RankTrace, TraceJob
 from raysweep.worker.data import Batches
 from raysweep.worker.device import CpuDevice
@@ -27,8 +27,8 @@ MOST_KINDS = 4
 """Ranks traced of a candidate at most; the fullest count."""
 
 
-def trace_rank(job: TraceJob) -> RankTrace:
-    """Trace one rank; once a process, which it leaves in a world that does not exist.
+def trace_rank(job: TraceJob, rank: LoneRank) -> RankTrace:
+    """Trace one rank, in a process that has joined its world (`join_fake_world`).
 
     Peaks are those of `raysweep.worker.meter.weigh`: the lowest of each phase over the steps after the first.
     Parameters, gradients and activations are fake tensors on the CPU: they have shapes and sizes and no memory.
@@ -37,9 +37,8 @@ def trace_rank(job: TraceJob) -> RankTrace:
         Exception: whatever the model's code raises, which it may do in a real run, too; and torch's own errors for
             operators whose result's shape depends on numbers that are not there.
     """
-    began_s = time.perf_counter()
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
     request = job.request
-    rank = join_fake_world(rank=job.rank, world_size=request.workload.world_size)
     blueprint = open_model(request.workload.model)
     tracker = FakeEngineTracker(rank=job.rank, copies_reduce_scatter=request.workload.device == "cpu")
     device = CpuDevice()
@@ -56,17 +55,20 @@ def trace_rank(job: TraceJob) -> RankTrace:
             rank=rank,
         )
         stepper.tracker = tracker
+        stepper.begin_at_a_boundary(engine)
         figures = weigh(stepper, tracker, steps=request.window.memory_pass_steps)
+        allocations = tracker.allocations()
         tracker.reset_peak()
     return RankTrace(
         rank=job.rank,
         **_peaks(tracker, figures),
+        allocations=allocations,
         workspace_bytes=tracker.workspace_bytes,
         collectives=tracker.collectives(),
         stand_ins=tracker.stand_ins(),
         ranks_of_a_kind=ranks_of_a_kind(engine.optimizer, request.workload.world_size),
         trace_s=time.perf_counter() - began_s,
-        cpu_s=time.process_time(),
+        cpu_s=time.process_time() - began_cpu_s,
         resident_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBIBYTE,
     )
 
@@ -128,14 +130,23 @@ def _kept_elements(groups: Sequence[Sequence[Tensor]], sizes: Sequence[int], ran
 
 
 class _CountingStepper(Stepper):
-    """Counts the collectives of each step anew, so that those of the last one are left."""
+    """Counts the collectives of each step anew, so that those of the last one are left; the first step is short."""
 
     tracker: FakeEngineTracker
 
+    def begin_at_a_boundary(self, engine: Any) -> None:
+        """Let the first step have one micro-step: it only makes the optimizer's state."""
+        engine.micro_steps = self._gradient_accumulation_steps - 1
+
     def take(self, *args: Any) -> Any:
         """See `Stepper.take`."""
-        self.tracker.start_counting()
-        return super().take(*args)
+        self.tracker.start_step()
+        whole = self._gradient_accumulation_steps
+        self._gradient_accumulation_steps = whole if self.losses else 1
+        try:
+            return super().take(*args)
+        finally:
+            self._gradient_accumulation_steps = whole
 
 
 class _FakeBatches:
@@ -150,11 +161,13 @@ class _FakeBatches:
         self.has_cycled = False
 
     def __next__(self) -> dict[str, Tensor]:
-        with unset_fake_temporarily():
-            batch = next(self._batches)
-        floats = {name: tensor for name, tensor in batch.items() if tensor.is_floating_point()}
-        fakes = {name: self._fake_mode.from_tensor(tensor) for name, tensor in floats.items()}
-        self._tracker.replace(floats.values(), fakes.values())
+        with self._tracker.passing():
+            with unset_fake_temporarily():
+                batch = next(self._batches)
+            floats = {name: tensor for name, tensor in batch.items() if tensor.is_floating_point()}
+            fakes = {name: self._fake_mode.from_tensor(tensor) for name, tensor in floats.items()}
+            self._tracker.replace(floats.values(), fakes.values())
+            del floats
         return batch | fakes
 
 

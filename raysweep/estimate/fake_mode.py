@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, ValuesView
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
+from raysweep.allocations import AllocationLog
+from raysweep.estimate.fake_log import StepLog
 from raysweep.estimate.fake_places import kind_of_birth, place_of_call
 from raysweep.trace import Collective, StandIn
 from raysweep.worker.tracker import LiveBytesTracker
@@ -39,6 +42,7 @@ class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
         self._kinds: dict[int, str] = {}
         self._bytes_by_kind: Counter[str] = Counter()
         self._peak_by_kind: dict[str, int] = {}
+        self._log = StepLog()
         self._open_phase = self.phase
         self._calls: Counter[str] = Counter()
         self._call_bytes: Counter[str] = Counter()
@@ -51,6 +55,9 @@ class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+            # Half of all calls, and dear on the way through the mode below.
+            return args[0].fake_device
         if func is aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
             return self._scalar_of(args[0])
         if func.namespace == "c10d":
@@ -124,7 +131,9 @@ class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
         grown_bytes = self.current_bytes() - before_bytes
         if grown_bytes:
             kind = kind_of_birth(self.phase)
-            self._kinds[tensor.untyped_storage()._cdata] = kind
+            key = tensor.untyped_storage()._cdata
+            self._kinds[key] = kind
+            self._log.allocate(key, grown_bytes, kind)
             self._bytes_by_kind[kind] += grown_bytes
             if self.current_bytes() == self.peak_bytes():
                 self._peak_by_kind = dict(self._bytes_by_kind)
@@ -135,6 +144,7 @@ class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
         kind = self._kinds.pop(key, None)
         if kind is not None:
             self._bytes_by_kind[kind] -= before_bytes - self.current_bytes()
+            self._log.free(key)
 
     def replace(self, real: Iterable[torch.Tensor], fakes: Iterable[torch.Tensor]) -> None:
         """Count `fakes` in place of the `real` tensors that they stand for."""
@@ -149,14 +159,26 @@ class FakeEngineTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
         super().reset_peak()
         self._peak_by_kind = dict(self._bytes_by_kind)
         self._open_phase = self.phase
+        self._log.begin_phase(self.phase)
 
-    def start_counting(self) -> None:
-        """Count collectives from here."""
+    def start_step(self) -> None:
+        """Count collectives, and keep allocations, from here."""
         self._calls.clear()
         self._call_bytes.clear()
+        self._log = StepLog()
+        for key, kind in self._kinds.items():
+            self._log.allocate(key, self._sizes[key], kind)
+
+    def passing(self) -> AbstractContextManager[None]:
+        """Inside, allocations that do not outlive it are counted, but not kept."""
+        return self._log.passing()
+
+    def allocations(self) -> AllocationLog:
+        """What was allocated and freed since `start_step`."""
+        return self._log.closed()
 
     def collectives(self) -> tuple[Collective, ...]:
-        """Calls since `start_counting`, by name."""
+        """Calls since `start_step`, by name."""
         return tuple(
             Collective(name=name, count=self._calls[name], size_bytes=self._call_bytes[name])
             for name in sorted(self._calls)

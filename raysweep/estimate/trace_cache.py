@@ -13,7 +13,7 @@ from raysweep.serde import from_dict, sha256_of, to_dict
 from raysweep.trace import RankTrace, TraceJob
 
 PACKAGES = ("torch", "deepspeed", "transformers", "peft", "raysweep")
-TRACE_FORMAT = 1
+TRACE_FORMAT = 2
 """To be raised when a change of the trace changes what it finds."""
 
 

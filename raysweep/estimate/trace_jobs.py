@@ -6,18 +6,14 @@ import gc
 import importlib
 import json
 import logging
-import multiprocessing
 import os
 import signal
 import sys
-import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,8 +25,11 @@ from torch._subclasses.fake_tensor import (
 
 from raysweep.errors import RaysweepError
 from raysweep.estimate.fake_engine import trace_rank, weigh_rank
+from raysweep.estimate.fake_world import LoneRank, join_fake_world
+from raysweep.estimate.trace_pool import trace_all
 from raysweep.serde import canonical_json, from_dict, to_dict
 from raysweep.trace import RankTrace, TraceJob
+from raysweep.worker.engine import clear_stage3_globals
 from raysweep.worker.model import open_model
 
 LOADED_BY_FIRST_ENGINE = ("deepspeed.runtime.zero.muon.muon_optimizer",)
@@ -39,70 +38,26 @@ LOADED_BY_FIRST_ENGINE = ("deepspeed.runtime.zero.muon.muon_optimizer",)
 UNTRACEABLE = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 
 
-@dataclass(slots=True)
-class _Running:
-    index: int
-    process: BaseProcess
-    answers: Connection
-    ends_s: float
+class _Tracer:
+    """Traces one job after another in the world of the first; with a `store` it runs one, as a rank that meets there."""
 
+    def __init__(self, store: str | None = None) -> None:
+        self._store = store
+        self._world: LoneRank | None = None
 
-def trace_all(
-    jobs: Sequence[TraceJob], *, processes: int, timeout_s: float, store: str | None = None
-) -> Iterator[tuple[int, RankTrace]]:
-    """Each job's index and trace, as they end; at most `processes` at once, each for at most `timeout_s`.
-
-    With a `store` they are not traced but run, as ranks that meet there.
-    """
-    waiting = list(enumerate(jobs))[::-1]
-    running: list[_Running] = []
-    while waiting or running:
-        while waiting and len(running) < processes:
-            index, job = waiting.pop()
-            running.append(_start(index, job, timeout_s, store))
-        left_s = max(0.0, min(each.ends_s for each in running) - time.monotonic())
-        ready = wait([each.answers for each in running], timeout=left_s)
-        for each in list(running):
-            if each.answers in ready or time.monotonic() >= each.ends_s:
-                running.remove(each)
-                yield each.index, _answer(each, jobs[each.index].rank, timeout_s)
-
-
-def _start(index: int, job: TraceJob, timeout_s: float, store: str | None) -> _Running:
-    fork = multiprocessing.get_context("fork")
-    answers, answer = fork.Pipe(duplex=False)
-    process = fork.Process(target=_trace, args=(job, answer, store), daemon=True)
-    process.start()
-    answer.close()
-    return _Running(index, process, answers, time.monotonic() + timeout_s)
-
-
-def _answer(each: _Running, rank: int, timeout_s: float) -> RankTrace:
-    try:
-        if each.answers.poll():
-            return from_dict(RankTrace, each.answers.recv())
-        each.process.kill()
-        return RankTrace(rank=rank, error=f"not traced within {timeout_s:.0f} s")
-    except EOFError:
-        each.process.join()
-        return RankTrace(rank=rank, error=f"its process ended with exit code {each.process.exitcode}")
-    finally:
-        each.process.join()
-        each.answers.close()
-
-
-def _trace(job: TraceJob, answer: Connection, store: str | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        trace = trace_rank(job) if store is None else weigh_rank(job, store=store)
-    except Exception as error:
-        # Whatever the model's code raises is an answer here.
-        trace = RankTrace(rank=job.rank, error=_described(error), from_user_code=_is_of_user_code(error))
-    answer.send(to_dict(trace))
-    answer.close()
-    # Neither the world that is not there nor anything else is to be tidied up at exit.
-    sys.stderr.flush()
-    os._exit(0)
+    def __call__(self, job: TraceJob) -> RankTrace:
+        try:
+            if self._store is not None:
+                return weigh_rank(job, store=self._store)
+            if self._world is None:
+                self._world = join_fake_world(rank=job.rank, world_size=job.request.workload.world_size)
+            return trace_rank(job, self._world)
+        except Exception as error:
+            # Whatever the model's code raises is an answer here.
+            return RankTrace(rank=job.rank, error=_described(error), from_user_code=_is_of_user_code(error))
+        finally:
+            clear_stage3_globals()
+            gc.collect()
 
 
 def _described(error: Exception) -> str:
@@ -155,7 +110,8 @@ def main() -> None:
         asked: dict[str, Any] = json.loads(line)
         jobs = [from_dict(TraceJob, job) for job in asked.pop("jobs")]
         _load_transformers(jobs)
-        for index, trace in trace_all(jobs, **asked):
+        tracer = partial(_Tracer, asked.pop("store"))
+        for index, trace in trace_all(jobs, **asked, make_tracer=tracer):
             print(json.dumps({"index": index, "trace": to_dict(trace)}), file=answers, flush=True)
         print(file=answers, flush=True)
 

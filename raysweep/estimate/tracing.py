@@ -12,20 +12,23 @@ from raysweep.budget import MeasurementWindow
 from raysweep.candidate import Candidate
 from raysweep.ds_config import render
 from raysweep.estimate.trace_cache import read_trace, trace_file, write_trace
+from raysweep.estimate.trace_family import TracedFamily
 from raysweep.estimate.trace_self_test import self_test
 from raysweep.estimate.trace_server import TraceServer, TraceServerDied
 from raysweep.memory import MemoryEstimate
+from raysweep.model_schema import LOOP_KINDS
 from raysweep.sweep_file import Sweep
 from raysweep.trace import RankTrace, TraceJob
-from raysweep.trace_estimate import Terms, estimate_from, fullest_terms
-from raysweep.trace_families import TRACED_ACCUMULATION, families, family_key, interpolated, next_micro_batches
+from raysweep.trace_estimate import estimate_from
+from raysweep.trace_families import TRACED_ACCUMULATION, families, family_key
 from raysweep.trial import LaunchRequest
 from raysweep.workload import Workload
 
 STEPS = 2
 """Steps of a trace: the first makes the optimizer's state, the second is the steady one, without a run's noise."""
 STEPS_AT_STAGE_3 = 3
-"""Stage 3 records the order of its modules in the first step, and fetches ahead by it from the second on."""
+"""Stage 3 records the order of its modules in the first micro-step, and fetches ahead by it from the second on: where
+there is accumulation, two steps hold enough of them."""
 
 Progress = Callable[[int, int], None]
 """Told how many traces are done, and how many are known to be needed."""
@@ -48,6 +51,9 @@ def trace_sweep(sweep: Sweep, candidates: Iterable[Candidate], *, progress: Prog
 
     Where the start-up test fails nothing is traced, and a note says so. It is no error: the closed form remains.
     """
+    kind = sweep.workload.model["kind"]
+    if kind in LOOP_KINDS:
+        return Traces(notes=(f"not traced: a model of kind {kind} builds its engine in a loop of its own",))
     wanted = list(candidates)
     tracing = _Tracing(sweep, wanted, progress)
     try:
@@ -72,13 +78,14 @@ def trace_job(sweep: Sweep, candidate: Candidate, *, rank: int) -> TraceJob:
     """The job of one rank of a candidate, as its launch would be, with an accumulation of at most 2."""
     accumulation = min(candidate.gradient_accumulation_steps, TRACED_ACCUMULATION)
     traced = replace(candidate, gradient_accumulation_steps=accumulation)
+    needs_third_step = traced.zero_stage == 3 and accumulation == 1
     config = render(traced, workload=sweep.workload, base=sweep.base_ds_config)
     workload = replace(sweep.workload, shape=None, environment={}, global_batch_size=None)
     request = LaunchRequest(
         candidate=traced,
         workload=workload,
         ds_config=_without_cuda_kernels(config, workload),
-        window=MeasurementWindow(memory_pass_steps=STEPS_AT_STAGE_3 if traced.zero_stage == 3 else STEPS),
+        window=MeasurementWindow(memory_pass_steps=STEPS_AT_STAGE_3 if needs_third_step else STEPS),
     )
     return TraceJob(request=request, rank=rank)
 
@@ -95,58 +102,6 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-class _Family:
-    """Candidates that differ in nothing but the micro-batch, and the traces of those that were chosen."""
-
-    def __init__(self, example: Candidate, members: list[int]) -> None:
-        self._example = example
-        self.members = members
-        self.ranks: tuple[int, ...] = (0,)
-        self.traces: dict[int, dict[int, RankTrace]] = {}
-        self.error = ""
-
-    def wanted(self) -> list[tuple[Candidate, int]]:
-        """Candidates and ranks to trace next; none once all members are known, or one cannot be traced."""
-        if self.error:
-            return []
-        begun = [each for each in self.traces if not self._is_complete(each)]
-        micro_batches = begun or next_micro_batches(self.members, self._totals())
-        return [
-            (replace(self._example, micro_batch_size_per_gpu=micro_batch), rank)
-            for micro_batch in micro_batches
-            for rank in self.ranks
-            if rank not in self.traces.get(micro_batch, {})
-        ]
-
-    def _is_complete(self, micro_batch: int) -> bool:
-        return set(self.ranks) <= set(self.traces[micro_batch])
-
-    def _totals(self) -> dict[int, dict[str, int]]:
-        return {
-            micro_batch: {phase: sum(kinds.values()) for phase, kinds in fullest_terms(ranks, device="cpu").items()}
-            for micro_batch, ranks in self._complete().items()
-        }
-
-    def _complete(self) -> dict[int, list[RankTrace]]:
-        return {each: list(ranks.values()) for each, ranks in self.traces.items() if self._is_complete(each)}
-
-    def add(self, micro_batch: int, trace: RankTrace) -> None:
-        if trace.error:
-            self.error = trace.error
-            return
-        self.traces.setdefault(micro_batch, {})[trace.rank] = trace
-        if trace.rank == 0:
-            # Rank 0 is traced first and counts too, so that its collectives and stand-ins are known.
-            self.ranks = tuple(dict.fromkeys((*self.ranks, *trace.ranks_of_a_kind)))
-
-    def terms(self, micro_batch: int, *, device: str) -> tuple[Terms, bool]:
-        """Phase -> kind -> bytes of a member, and whether it is interpolated."""
-        known = {each: fullest_terms(ranks, device=device) for each, ranks in self._complete().items()}
-        if micro_batch in known:
-            return known[micro_batch], False
-        return interpolated(micro_batch, known), True
-
-
 class _Tracing:
     """The families of a sweep, traced in rounds until every member is known."""
 
@@ -155,7 +110,7 @@ class _Tracing:
         self._candidates = candidates
         self._progress = progress
         examples = {family_key(candidate): candidate for candidate in candidates}
-        self._families = {key: _Family(examples[key], members) for key, members in families(candidates).items()}
+        self._families = {key: TracedFamily(examples[key], members) for key, members in families(candidates).items()}
         self._done = 0
 
     def run(self, server: TraceServer) -> None:

@@ -65,10 +65,11 @@ def choose_answer(
         records,
         measurements=contents.measurements,
         allow_loss_difference=contents.sweep.allow_loss_difference,
+        objective=contents.sweep.objective,
     )
     chosen = candidate_id or selection.winner
     if chosen is None:
-        raise NothingSucceeded(message="no candidate completed within the budget, so there is nothing to export")
+        raise NothingSucceeded(message=f"{selection.none_because}, so there is nothing to export")
     record = _completed(records, chosen, selection)
     candidate = next(row.candidate for row in contents.sweep.plan_rows if row.candidate.candidate_id == chosen)
     launch = _last_completed(contents.measurements, chosen)

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from raysweep.exports.answer import Answer
-from raysweep.results.select import best_known_rate
+from raysweep.results.worth import best_known_rate
 from raysweep.serde import sha256_of, to_dict
 from raysweep.units import format_bytes
 

@@ -139,7 +139,7 @@ class BrokerState:
         if group is None or len(group.ranks) < self.world_size:
             self._count_start_failure(failures)
         if group is None:
-            self.heard_of |= failures
+            self.heard_of |= {rank: failure for rank, failure in failures.items() if not _was_told_to_leave(failure)}
             return
         if job is not None and job.generation == group.generation and not job.finished:
             for rank, failure in failures.items():
@@ -149,8 +149,8 @@ class BrokerState:
         self._awaits_death = False
 
     def _count_start_failure(self, failures: Mapping[int, RankFailure]) -> None:
-        if all("GroupLeaves" in _kind_of(failure) for failure in failures.values()):
-            return  # told to leave by a broker that did not know it
+        if all(_was_told_to_leave(failure) for failure in failures.values()):
+            return  # by a broker that did not know the group
         self.start_failures += 1
         if self.start_failures >= START_FAILURES_ALLOWED:
             first = failures[min(failures)]
@@ -279,6 +279,10 @@ class BrokerState:
         if job is not None and not job.finished and self.seconds_past_deadline(job) >= REAPER_GRACE_S:
             overdue += [facts for rank, facts in job.ranks.items() if rank not in job.reports]
         return [int(facts["pid"]) for facts in overdue if facts["node_id"] == node_id]
+
+
+def _was_told_to_leave(failure: RankFailure) -> bool:
+    return _kind_of(failure) == "GroupLeaves"
 
 
 def _kind_of(failure: RankFailure) -> str:

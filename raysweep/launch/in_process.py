@@ -13,8 +13,11 @@ from raysweep.clock import utc_now
 from raysweep.launch.records import Answer, measurement_of
 from raysweep.launch.worker_loop import describe_failure
 from raysweep.measurement import RankReport
+from raysweep.probe import Probe
+from raysweep.serde import to_dict
 from raysweep.trial import GroupEnd, LaunchRequest, Measurement, RankFailure
 from raysweep.worker.loop import measure_candidate
+from raysweep.worker.micro_benchmark import micro_benchmark
 from raysweep.worker.process import RankContext, prepare_process
 
 NODE = "this process"
@@ -29,12 +32,16 @@ class InProcessLauncher:
         self._process: RankContext = prepare_process(rank=0, local_rank=0, local_world_size=1, world_size=1, node=NODE)
         self._ends: list[GroupEnd] = []
         self._position = 0
+        self._probe: Probe | None = None
         self._started_at = utc_now()
 
     def launch(self, request: LaunchRequest) -> Measurement:
         """See `Launcher.launch`."""
         assert request.workload.world_size == 1, "one process is one rank"
         self._position += 1
+        if self._probe is None:
+            workload = request.workload
+            self._probe = micro_benchmark(self._process, device=workload.device, precision=workload.precision)
         started_at, began_s = utc_now(), time.perf_counter()
         reports: list[RankReport] = []
         failures: list[RankFailure] = []
@@ -48,7 +55,7 @@ class InProcessLauncher:
             failures=failures,
             group_id=self._group_id(),
             position_in_group=self._position,
-            ranks=[{"pid": os.getpid(), "node": NODE, "log_path": ""}],
+            ranks=[{"pid": os.getpid(), "node": NODE, "log_path": "", "probe": to_dict(self._probe)}],
             started_at=started_at,
             wall_s=time.perf_counter() - began_s,
         )

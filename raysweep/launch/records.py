@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysweep.measurement import RankReport, reduce_reports
+from raysweep.measurement import Figures, RankReport, reduce_reports
 from raysweep.outcome import judge
+from raysweep.probe import Probe
+from raysweep.race import WindowEnd
 from raysweep.serde import from_dict, sha256_of
 from raysweep.trial import LaunchRequest, Measurement, RankFailure, TrialStatus
 
@@ -21,7 +23,7 @@ class Answer:
     group_id: str
     position_in_group: int
     ranks: Sequence[Mapping[str, Any]]
-    """Facts of each rank: pid, node, log_path."""
+    """Facts of each rank: pid, node, log_path, and the probe of its group."""
     started_at: str
     wall_s: float
     waited_s: float = 0.0
@@ -57,6 +59,7 @@ def measurement_of(request: LaunchRequest, answer: Answer) -> Measurement:
         "worker_pids": tuple(int(facts["pid"]) for facts in answer.ranks),
         "nodes": tuple(str(facts["node"]) for facts in answer.ranks),
         "log_paths": tuple(str(facts["log_path"]) for facts in answer.ranks),
+        "probe": _probe(answer),
     }
     if answer.failures:
         outcome = judge(answer.failures)
@@ -77,8 +80,30 @@ def measurement_of(request: LaunchRequest, answer: Answer) -> Measurement:
             candidate.micro_batch_size_per_gpu, candidate.gradient_accumulation_steps
         ),
     )
+    was_stopped = figures.window_end == WindowEnd.LOST
     return Measurement(
-        status=TrialStatus.COMPLETED, figures=figures, peak_memory_bytes=figures.peak_memory_bytes, **place
+        status=TrialStatus.STOPPED if was_stopped else TrialStatus.COMPLETED,
+        reason=_why_stopped(request, figures) if was_stopped else "",
+        figures=figures,
+        peak_memory_bytes=figures.peak_memory_bytes,
+        **place,
+    )
+
+
+def _probe(answer: Answer) -> Probe | None:
+    """All ranks have the same one; it is recorded once a group."""
+    if answer.position_in_group != 1 or not answer.ranks or not answer.ranks[0].get("probe"):
+        return None
+    return from_dict(Probe, answer.ranks[0]["probe"])
+
+
+def _why_stopped(request: LaunchRequest, figures: Figures) -> str:
+    race = request.race
+    assert race is not None, "only a race is lost"
+    best = figures.samples_per_s * figures.step_time_s_median / race.best_step_time_s
+    return (
+        f"stopped after {figures.measured_steps} timed steps: {figures.samples_per_s:.2f} samples/s, surely below "
+        f"{race.least_share:g} of the best, {best:.2f}"
     )
 
 

@@ -21,6 +21,7 @@ from raysweep.launch.process_group import GroupConfig
 from raysweep.launch.reaper import MARK, ask_each, find_reapers, start_reapers
 from raysweep.launch.worker_loop import describe_failure, serve
 from raysweep.serde import to_dict
+from raysweep.sweep_file import Sweep
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +42,27 @@ class GroupSpec:
     placement: str
     device: str
     log_folder: str
+    precision: str = "bf16"
+    """Of the micro-benchmark that each group begins with."""
     start_timeout_s: float = 600.0
     fresh: bool = False
     """One worker group a candidate; else a group lives until something ends it."""
+
+    @classmethod
+    def of_sweep(cls, sweep: Sweep, *, sweep_id: str, log_folder: str) -> GroupSpec:
+        """The group that a sweep file asks for, under a name that no other sweep on the cluster has."""
+        workers = sweep.file.workers
+        return cls(
+            sweep_id=sweep_id,
+            world_size=workers.count,
+            resources_per_worker=workers.resources_per_worker,
+            placement=workers.placement,
+            device=sweep.workload.device,
+            precision=sweep.workload.precision,
+            log_folder=log_folder,
+            start_timeout_s=sweep.file.cluster.group_start_timeout_seconds,
+            fresh=sweep.file.launcher == "fresh",
+        )
 
 
 class DeathReporter(UserCallback):  # type: ignore[misc]
@@ -135,6 +154,8 @@ def _trainer(spec: GroupSpec, storage: str) -> TorchTrainer:
         train_loop_config={
             "sweep_id": spec.sweep_id,
             "log_folder": spec.log_folder,
+            "device": spec.device,
+            "precision": spec.precision,
         },
         torch_config=GroupConfig(
             backend="cpu:gloo,cuda:nccl" if spec.device == "cuda" else "gloo", timeout_s=COLLECTIVE_TIMEOUT_S

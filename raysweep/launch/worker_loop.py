@@ -17,6 +17,7 @@ import ray
 from raysweep.errors import RaysweepError
 from raysweep.launch.broker import call, find_broker
 from raysweep.launch.node_folder import NodeFolder
+from raysweep.probe import Probe
 from raysweep.serde import from_dict, to_dict
 from raysweep.trial import LaunchRequest, RankFailure
 
@@ -43,12 +44,14 @@ def serve(config: Mapping[str, Any]) -> None:
     folder.leave_last_words()
     process = ready_rank(note_shared_memory=folder.note_shared_memory)
     generation = process.agree_on_name()
+    probe = _probe(process, config)
     broker = find_broker(config["sweep_id"])
     facts = {
         "pid": os.getpid(),
         "node": process.node,
         "node_id": ray.get_runtime_context().get_node_id(),
         "log_path": str(log_path),
+        "probe": to_dict(probe),
     }
     call(broker, "register", generation, rank, facts)
     while True:
@@ -78,6 +81,12 @@ def ready_rank(note_shared_memory: Callable[[Path], None] = lambda path: None) -
         world_size=context.get_world_size(),
         node=ray.util.get_node_ip_address(),
     )
+
+
+def _probe(process: RankContext, config: Mapping[str, Any]) -> Probe:
+    from raysweep.worker.micro_benchmark import micro_benchmark
+
+    return micro_benchmark(process, device=config["device"], precision=config["precision"])
 
 
 def _log_folder(wanted: Path, sweep_id: str) -> Path:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from raysweep.page.facts import ReportFacts
 from raysweep.page.svg import Dot, Line, Plot, draw
 from raysweep.results.records import TrialRecord
-from raysweep.results.select import best_known_rate
+from raysweep.results.worth import best_known_rate
 from raysweep.trial import TrialStatus
 from raysweep.units import MIB
 
@@ -75,6 +75,44 @@ def prediction_error(facts: ReportFacts) -> str:
 def _percent(share: float) -> str:
     # Adding zero turns a rounded -0.0 into 0.0.
     return f"{round(share * 100, 1) + 0.0:+.1f} %"
+
+
+def step_times(facts: ReportFacts) -> Markup | None:
+    """Measured over predicted step times, each predicted from the other candidates; None where that is not known."""
+    steps = facts.steps
+    if steps is None:
+        return None
+    dots = [
+        Dot(
+            x=steps.predicted_s[each],
+            y=measured_s,
+            kind="best" if each == steps.candidate_id else "done",
+            title=f"{each}: predicted {steps.predicted_s[each]:.3f} s, measured {measured_s:.3f} s",
+        )
+        for each, measured_s in steps.measured_s.items()
+    ]
+    largest = max(max(dot.x, dot.y) for dot in dots)
+    return draw(
+        Plot(
+            label=f"Measured against predicted step time of {len(dots)} candidates",
+            x_name="predicted step time (s)",
+            y_name="measured step time (s)",
+            dots=dots,
+            lines=[Line(points=[(0, 0), (largest, largest)], kind="equal")],
+            from_zero=True,
+        )
+    )
+
+
+def step_time_error(facts: ReportFacts) -> str:
+    """How far predicted step times lie from measured ones, in words; empty where that is not known."""
+    if facts.steps is None:
+        return ""
+    errors = [abs(facts.steps.predicted_s[each] / seen - 1) for each, seen in facts.steps.measured_s.items()]
+    return (
+        f"Each of {len(errors)} candidates predicted from the others: off by {100 * statistics.median(errors):.1f} % "
+        f"in the median, {100 * max(errors):.1f} % at most."
+    )
 
 
 def search_trace(facts: ReportFacts) -> Markup | None:

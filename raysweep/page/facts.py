@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 from raysweep.results.confirm import Confirmation, confirmations
 from raysweep.results.journal import JournalContents
@@ -12,7 +13,16 @@ from raysweep.results.records import TrialRecord
 from raysweep.results.report import Cause, failures_by_cause
 from raysweep.results.select import Selection, choose_winner
 from raysweep.results.store import records_from
+from raysweep.step_shares import StepShares
 from raysweep.trial import Measurement, Phase, SweepStart, TrialStatus
+
+
+class StepExplainer(Protocol):
+    """Takes the winner's step apart; it needs numpy, which a page does not."""
+
+    def __call__(self, contents: JournalContents, *, winner: str | None) -> StepShares | None:
+        """What is known, or None."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +46,8 @@ class ReportFacts:
     """Empty where the driver has not come to its end."""
     sweep_file: str
     """Text of the sweep file; empty where there is no copy."""
+    steps: StepShares | None = None
+    """Where the winner's step goes; None where that is not known."""
 
     @property
     def winner(self) -> TrialRecord | None:
@@ -53,17 +65,23 @@ class ReportFacts:
         return [record for record in self.records if record.status is TrialStatus.COMPLETED]
 
 
-def gather(contents: JournalContents, *, name: str, sweep_file: str = "") -> ReportFacts:
-    """The facts of a journal's latest sweep."""
+def gather(
+    contents: JournalContents, *, name: str, sweep_file: str = "", explain: StepExplainer | None = None
+) -> ReportFacts:
+    """The facts of a journal's latest sweep; `explain` says where the winner's step goes."""
     records = records_from(contents)
     measurements = contents.measurements
+    selection = choose_winner(
+        records,
+        measurements=measurements,
+        allow_loss_difference=contents.sweep.allow_loss_difference,
+        objective=contents.sweep.objective,
+    )
     return ReportFacts(
         name=name,
         sweep=contents.sweep,
         records=records,
-        selection=choose_winner(
-            records, measurements=measurements, allow_loss_difference=contents.sweep.allow_loss_difference
-        ),
+        selection=selection,
         search_launches=[each for each in measurements if each.phase in (Phase.SEARCH, Phase.RETRY)],
         rounds=confirmations(measurements),
         causes=failures_by_cause(records),
@@ -72,6 +90,7 @@ def gather(contents: JournalContents, *, name: str, sweep_file: str = "") -> Rep
         group_s=sum(_seconds_between(end.started_at, end.ended_at) for end in contents.group_ends),
         stop_reason=str((contents.finished or {}).get("reason", "")),
         sweep_file=sweep_file,
+        steps=explain(contents, winner=selection.winner) if explain else None,
     )
 
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from raysweep.page.facts import ReportFacts
-from raysweep.results.finalists import search_log_ratio, search_rate
+from raysweep.results.finalists import search_log_ratio
 from raysweep.results.interval import is_tie
 from raysweep.results.records import TrialRecord
+from raysweep.results.worth import search_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from raysweep.page.facts import ReportFacts
 from raysweep.page.gains import gains
 from raysweep.page.rows import HEADINGS, NUMERIC, table_rows
 from raysweep.page.speed_map import stage_maps
+from raysweep.page.step_parts import step_parts
 from raysweep.serde import to_dict
 from raysweep.units import format_bytes
 
@@ -23,20 +24,44 @@ ROWS_AT_FIRST = 300
 """Rows that the page shows before all are asked for; all are in the file, and all are printed."""
 
 
-def html_report(facts: ReportFacts) -> str:
+def html_report(facts: ReportFacts, *, live_version: str | None = None) -> str:
     """The page.
 
     Every value is escaped by Jinja2, and the page's own policy lets no script run but the one that is in it, and
-    nothing be loaded.
+    nothing be loaded. With a `live_version` it asks its server for what is new, and has a second script for that.
     """
-    environment = Environment(
+    values = {**_answer(facts), **_charts(facts), **_rest(facts)}
+    script = _static("live.js")
+    live = None
+    if live_version is not None:
+        live = {"version": live_version, "js": Markup(script), "sha256": _sha256(script)}
+    return _environment().get_template("report.html.j2").render(**values, live=live)
+
+
+def waiting_page(name: str, *, live_version: str) -> str:
+    """The live page before the sweep has a plan."""
+    script = _static("live.js")
+    return (
+        _environment()
+        .get_template("waiting.html.j2")
+        .render(
+            name=name,
+            version=live_version,
+            css=Markup(_static("report.css")),
+            live_js=Markup(script),
+            live_sha256=_sha256(script),
+        )
+    )
+
+
+def _environment() -> Environment:
+    return Environment(
         loader=PackageLoader("raysweep.page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html.j2").render(**_answer(facts), **_charts(facts), **_rest(facts))
 
 
 def _answer(facts: ReportFacts) -> dict[str, Any]:
@@ -65,15 +90,16 @@ def _charts(facts: ReportFacts) -> dict[str, Any]:
         "predicted_against_measured": charts.predicted_against_measured(facts),
         "prediction_error": charts.prediction_error(facts),
         "search_trace": charts.search_trace(facts),
+        "step_times": charts.step_times(facts),
+        "step_time_error": charts.step_time_error(facts),
+        "step_parts": step_parts(facts),
         "rounds": list(facts.rounds.values()),
     }
 
 
 def _rest(facts: ReportFacts) -> dict[str, Any]:
     rows = table_rows(facts)
-    # Line feeds around the script are part of what its hash is made of.
     script = _static("report.js")
-    digest = base64.b64encode(hashlib.sha256(f"\n{script}".encode()).digest()).decode()
     return {
         "rows": rows,
         "limit": ROWS_AT_FIRST,
@@ -86,8 +112,13 @@ def _rest(facts: ReportFacts) -> dict[str, Any]:
         "workload": json.dumps(to_dict(facts.sweep.workload), indent=2),
         "css": Markup(_static("report.css")),
         "js": Markup(script),
-        "script_sha256": digest,
+        "script_sha256": _sha256(script),
     }
+
+
+def _sha256(script: str) -> str:
+    """Of a script as it stands in the page, with the line feed before it, as a content security policy names it."""
+    return base64.b64encode(hashlib.sha256(f"\n{script}".encode()).digest()).decode()
 
 
 def _static(name: str) -> str:

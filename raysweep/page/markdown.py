@@ -8,6 +8,7 @@ from raysweep.page import summary
 from raysweep.page.facts import ReportFacts
 from raysweep.page.gains import gains
 from raysweep.page.rows import HEADINGS, NUMERIC, table_rows
+from raysweep.page.step_parts import step_parts
 
 _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#~"})
 
@@ -19,6 +20,7 @@ def markdown_report(facts: ReportFacts) -> str:
         f"{plain(summary.model_name(facts.sweep.workload.model))}; {plain(summary.conditions(facts))}",
         *_answer(facts),
         *_causes(facts),
+        *_step(facts),
         "## Every candidate",
         _table(HEADINGS, ([cell.text for cell in row.cells] for row in table_rows(facts))),
         "## Where this comes from",
@@ -54,6 +56,14 @@ def _causes(facts: ReportFacts) -> list[str]:
         return []
     rows = ([str(cause.count), cause.cause, cause.example] for cause in facts.causes)
     return ["## Without figures, by cause", _table(("candidates", "cause", "for example"), rows)]
+
+
+def _step(facts: ReportFacts) -> list[str]:
+    found = step_parts(facts)
+    if found is None:
+        return []
+    rows = ([part.kind, part.milliseconds, part.percent] for part in found.parts)
+    return ["## Where the winner's step goes", plain(found.told), _table(("part", "ms", "%"), rows)]
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from raysweep.page.facts import ReportFacts
 from raysweep.results.records import TrialRecord
 from raysweep.results.report import results_table
-from raysweep.results.select import best_known_rate
+from raysweep.results.worth import best_known_rate
 from raysweep.trial import TrialStatus
 from raysweep.units import MIB
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raysweep.page.facts import ReportFacts
-from raysweep.results.finalists import search_rate
 from raysweep.results.records import TrialRecord
+from raysweep.results.worth import search_rate
 from raysweep.trial import TrialStatus
 
 SHADES = 9

@@ -14,7 +14,7 @@ from raysweep.units import format_bytes, format_seconds
 
 def model_name(model: Mapping[str, Any]) -> str:
     """What a model section is called: its class, factory, file, or the size of the built-in GPT."""
-    for key in ("config_class", "factory"):
+    for key in ("config_class", "factory", "trainer", "loop"):
         if model.get(key):
             return str(model[key])
     config = model.get("config")

@@ -23,6 +23,10 @@ class Interval:
     low: float
     high: float
 
+    def shifted(self, by: float) -> Interval:
+        """The same, moved."""
+        return Interval(centre=self.centre + by, low=self.low + by, high=self.high + by)
+
     def exp(self) -> Interval:
         """From logarithms back to rates or ratios."""
         return Interval(centre=math.exp(self.centre), low=math.exp(self.low), high=math.exp(self.high))
@@ -48,14 +52,6 @@ def paired_log_ratio(rates: Sequence[float], reference_rates: Sequence[float]) -
     """Logarithm of rate over reference, pair by pair; unbounded where there is no pair."""
     logs = [math.log(rate / reference) for rate, reference in zip(rates, reference_rates, strict=True)]
     return t_interval(logs) if logs else Interval(centre=0.0, low=-math.inf, high=math.inf)
-
-
-def median_log_error(*, median: float, iqr: float, count: int) -> float:
-    """Standard error of the logarithm of a median of `count` values.
-
-    For normal values sigma = IQR / 1.349, and the standard error of a median is sqrt(pi / 2) sigma / sqrt(count).
-    """
-    return math.sqrt(math.pi / 2) * iqr / 1.349 / median / math.sqrt(count)
 
 
 def normal_interval(centre: float, standard_error: float) -> Interval:

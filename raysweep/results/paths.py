@@ -84,6 +84,11 @@ class ResultsPaths:
         """Folder with what was exported for other frameworks, a folder a candidate."""
         return self._path("exports")
 
+    @property
+    def trackers(self) -> Path:
+        """Folder with what experiment trackers keep on disk, a folder each."""
+        return self._path("trackers")
+
     def report(self, ending: str) -> Path:
         """The report: html, md or csv."""
         return self._path(f"report.{ending}")

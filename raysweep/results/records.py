@@ -34,6 +34,8 @@ class TrialRecord:
     activation_checkpoint_interval: int
     micro_batch_size_per_gpu: int
     gradient_accumulation_steps: int
+    deepspeed: str = "{}"
+    """JSON: the candidate's further axes, DeepSpeed's keys by dotted path -> value."""
     world_size: int
     global_batch_size: int
     status: TrialStatus
@@ -49,6 +51,7 @@ class TrialRecord:
     confirmed_samples_per_s_low: float | None = None
     confirmed_samples_per_s_high: float | None = None
     tokens_per_s: float | None = None
+    nonpadding_tokens_per_s: float | None = None
     step_time_s_median: float | None = None
     step_time_s_iqr: float | None = None
     measured_steps: int | None = None
@@ -139,6 +142,7 @@ def _shared_values(sweep: SweepStart, row: PlanRow) -> dict[str, Any]:
         "activation_checkpoint_interval": row.candidate.activation_checkpoint_interval,
         "micro_batch_size_per_gpu": row.candidate.micro_batch_size_per_gpu,
         "gradient_accumulation_steps": row.candidate.gradient_accumulation_steps,
+        "deepspeed": canonical_json(dict(row.candidate.deepspeed)),
         "world_size": row.world_size,
         "global_batch_size": row.global_batch_size,
         "estimated_memory_bytes": row.estimated_memory_bytes,
@@ -193,6 +197,7 @@ def _figure_values(figures: Figures) -> dict[str, Any]:
     names = (
         "samples_per_s",
         "tokens_per_s",
+        "nonpadding_tokens_per_s",
         "step_time_s_median",
         "step_time_s_iqr",
         "measured_steps",

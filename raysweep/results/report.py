@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from raysweep.objective import Goal
 from raysweep.results.records import TrialRecord
-from raysweep.results.select import Selection, best_known_rate
+from raysweep.results.select import Selection
 from raysweep.results.side_by_side import render_side_by_side
+from raysweep.results.worth import best_known_rate, format_value
 from raysweep.trial import TrialStatus
 from raysweep.units import format_bytes
 
@@ -117,7 +119,7 @@ def failures_by_cause(records: Iterable[TrialRecord]) -> list[Cause]:
     """
     groups: dict[tuple[str, str], list[TrialRecord]] = {}
     for record in records:
-        if record.status in (TrialStatus.OOM, TrialStatus.FAILED, TrialStatus.TIMED_OUT, TrialStatus.STOPPED):
+        if record.status in (TrialStatus.OOM, TrialStatus.FAILED, TrialStatus.TIMED_OUT):
             groups.setdefault((_kind(record), _without_numbers(record)), []).append(record)
     causes = [Cause(cause=kind, count=len(members), example=members[0].reason) for (kind, _), members in groups.items()]
     return sorted(causes, key=lambda each: -each.count)
@@ -126,11 +128,13 @@ def failures_by_cause(records: Iterable[TrialRecord]) -> list[Cause]:
 def render_selection(selection: Selection) -> str:
     """The winner, the runner-up and why it lost, the Pareto front, and what flagged candidates would have given."""
     if selection.winner is None:
-        return "No winner: no candidate completed within the budget."
+        return f"No winner: {selection.none_because or 'no candidate completed within the budget'}."
     low, high = selection.samples_per_s_low, selection.samples_per_s_high
     interval = f" (95 % interval {low:.2f} to {high:.2f})" if low is not None and high is not None else ""
     state = "confirmed" if selection.confirmed else "UNCONFIRMED"
     lines = [f"winner: {selection.winner}, {selection.samples_per_s:.2f} samples/s{interval}, {state}"]
+    if selection.objective.goal is not Goal.SAMPLES_PER_S and selection.value is not None:
+        lines.append(f"by the objective: {format_value(selection.value, selection.objective)}")
     if selection.runner_up:
         lines.append(f"runner-up: {selection.runner_up}: {selection.runner_up_reason}")
     lines.append(f"Pareto front (samples/s against peak memory): {', '.join(selection.pareto_front)}")

@@ -18,6 +18,7 @@ SCHEMA_VERSION = 1
 _FIGURE_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("samples_per_s", pa.float64()),
     ("tokens_per_s", pa.float64()),
+    ("nonpadding_tokens_per_s", pa.float64()),
     ("step_time_s_median", pa.float64()),
     ("step_time_s_iqr", pa.float64()),
     ("step_times_s", pa.list_(pa.float64())),
@@ -41,6 +42,7 @@ _FIGURE_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("memory_pressure", pa.bool_()),
     ("cycled_data", pa.bool_()),
     ("random_forward", pa.bool_()),
+    ("window_end", pa.string()),
     ("device", pa.string()),
 )
 
@@ -60,6 +62,7 @@ _MEASUREMENT_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("nodes", pa.list_(pa.string())),
     ("log_paths", pa.list_(pa.string())),
     ("failures", pa.string()),
+    ("probe", pa.string()),
     ("started_at", pa.string()),
     ("wall_s", pa.float64()),
     ("waited_s", pa.float64()),
@@ -71,6 +74,7 @@ _TRIAL_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("activation_checkpoint_interval", pa.int64()),
     ("micro_batch_size_per_gpu", pa.int64()),
     ("gradient_accumulation_steps", pa.int64()),
+    ("deepspeed", pa.string()),
     ("world_size", pa.int64()),
     ("global_batch_size", pa.int64()),
     ("status", pa.string()),
@@ -84,6 +88,7 @@ _TRIAL_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("confirmed_samples_per_s_low", pa.float64()),
     ("confirmed_samples_per_s_high", pa.float64()),
     ("tokens_per_s", pa.float64()),
+    ("nonpadding_tokens_per_s", pa.float64()),
     ("step_time_s_median", pa.float64()),
     ("step_time_s_iqr", pa.float64()),
     ("measured_steps", pa.int64()),
@@ -140,4 +145,5 @@ def _measurement_row(measurement: Measurement) -> dict[str, Any]:
     row = to_dict(measurement)
     figures = row.pop("figures") or {}
     told = {name: value for name, value in row.items() if value not in (None, [])}
-    return row | figures | told | {"failures": canonical_json(row["failures"])}
+    texts = {name: canonical_json(row[name]) for name in ("failures", "probe") if row[name] is not None}
+    return row | figures | told | texts

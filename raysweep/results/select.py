@@ -6,12 +6,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from raysweep.objective import Goal, Objective
 from raysweep.results.confirm import Confirmation, confirmations
-from raysweep.results.finalists import fits, ineligible_because, search_log_ratio, search_rate
+from raysweep.results.finalists import FASTEST, fits, ineligible_because, worth_log_ratio
 from raysweep.results.interval import TIE_MARGIN, Interval, is_tie
 from raysweep.results.records import TrialRecord
+from raysweep.results.worth import best_known_rate, better_first, sample_value, search_rate, speed_worth, value
 from raysweep.trial import Measurement, TrialStatus
 from raysweep.units import format_bytes
+
+_OF_WHAT = {Goal.SAMPLES_PER_S: "speed", Goal.PEAK_MEMORY: "speed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,11 @@ class Selection:
     lost: Mapping[str, str] = field(default_factory=dict)
     """Candidate id -> why it is not the winner."""
     loss_flagged: tuple[LossFlagged, ...] = ()
+    objective: Objective = FASTEST
+    value: float | None = None
+    """What the objective measures of the winner, in its unit."""
+    none_because: str = ""
+    """Why there is no winner; empty where there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +61,7 @@ class _Contest:
     rounds: Mapping[str, Confirmation]
     barred: Mapping[str, str]
     """Candidate id -> why it cannot win."""
+    objective: Objective
 
     @property
     def contenders(self) -> list[TrialRecord]:
@@ -61,8 +71,9 @@ class _Contest:
 
     def log_ratio(self, record: TrialRecord, reference: TrialRecord) -> Interval:
         if record.confirmed and reference.confirmed:
-            return self.rounds[record.candidate_id].log_ratio(self.rounds[reference.candidate_id])
-        return search_log_ratio(record, reference)
+            shift = math.log(sample_value(record, self.objective) / sample_value(reference, self.objective))
+            return self.rounds[record.candidate_id].log_ratio(self.rounds[reference.candidate_id]).shifted(shift)
+        return worth_log_ratio(record, reference, self.objective)
 
     def under_pressure(self, record: TrialRecord) -> bool:
         rounds = self.rounds.get(record.candidate_id)
@@ -70,11 +81,16 @@ class _Contest:
 
 
 def choose_winner(
-    records: Sequence[TrialRecord], *, measurements: Iterable[Measurement], allow_loss_difference: bool = False
+    records: Sequence[TrialRecord],
+    *,
+    measurements: Iterable[Measurement],
+    allow_loss_difference: bool = False,
+    objective: Objective = FASTEST,
 ) -> Selection:
-    """The fastest candidate that fits; of those that tie with it, the one that needs least memory.
+    """The best candidate that fits, by the objective; of those that tie with it, the one that needs least memory.
 
-    Peaks within 1 % of each other count as equal, and the faster of them wins.
+    Peaks within 1 % of each other count as equal, and the faster of them wins. With the least memory as objective
+    all that are fast enough are compared so.
 
     Where candidates are confirmed, one of them wins, by the paired differences of their rounds; else the search
     decides, and the selection says that it is unconfirmed. A candidate for which the allocator had to retry (memory
@@ -84,7 +100,8 @@ def choose_winner(
     contest = _Contest(
         records={record.candidate_id: record for record in records},
         rounds=rounds,
-        barred=_barred(records, rounds, allow_loss_difference),
+        barred=_barred(records, rounds, allow_loss_difference, objective),
+        objective=objective,
     )
     winner = _winner(contest)
     lost = {
@@ -101,22 +118,37 @@ def choose_winner(
         samples_per_s_high=winner.confirmed_samples_per_s_high if winner else None,
         runner_up=runner_up,
         runner_up_reason=lost[runner_up] if runner_up else "",
-        pareto_front=pareto_front(records, barred=contest.barred),
+        pareto_front=pareto_front(records, barred=contest.barred, objective=objective),
         lost=lost,
         loss_flagged=() if allow_loss_difference else _loss_flagged(records, winner),
+        objective=objective,
+        value=value(winner, objective) if winner else None,
+        none_because="" if winner else _why_none(records, objective),
     )
 
 
-def best_known_rate(record: TrialRecord) -> float:
-    """The confirmed rate where there is one, else that of the search."""
-    return record.confirmed_samples_per_s if record.confirmed_samples_per_s is not None else search_rate(record)
+def _why_none(records: Iterable[TrialRecord], objective: Objective) -> str:
+    able = [each for each in records if each.status is TrialStatus.COMPLETED and fits(each)]
+    if not able or objective.at_least_samples_per_s is None:
+        return "no candidate completed within the budget"
+    fastest = max(able, key=best_known_rate)
+    return (
+        f"no candidate reaches the {objective.at_least_samples_per_s:g} samples/s that the objective asks for; the "
+        f"fastest that fits, {fastest.candidate_id}, has {best_known_rate(fastest):.2f}"
+    )
 
 
-def pareto_front(records: Iterable[TrialRecord], *, barred: Iterable[str] = ()) -> tuple[str, ...]:
-    """Ids of the completed candidates that no other beats in both samples/s and peak memory, fastest first."""
-    barred = set(barred)
+def pareto_front(
+    records: Iterable[TrialRecord], *, barred: Iterable[str] = (), objective: Objective = FASTEST
+) -> tuple[str, ...]:
+    """Ids of the completed candidates that no other beats in both speed and peak memory, fastest first.
+
+    Speed is in the unit of the objective. Candidates that are only too slow for it are on the front, too.
+    """
+    slow_only = {each.candidate_id for each in records if _is_slow_only(each, objective)} if objective.is_memory else ()
+    barred = set(barred) - set(slow_only)
     measured = [
-        (best_known_rate(record), record.peak_memory_bytes, record.candidate_id)
+        (speed_worth(record, objective), record.peak_memory_bytes, record.candidate_id)
         for record in records
         if record.status is TrialStatus.COMPLETED
         and record.candidate_id not in barred
@@ -133,12 +165,15 @@ def pareto_front(records: Iterable[TrialRecord], *, barred: Iterable[str] = ()) 
 
 
 def _barred(
-    records: Iterable[TrialRecord], rounds: Mapping[str, Confirmation], allow_loss_difference: bool
+    records: Iterable[TrialRecord],
+    rounds: Mapping[str, Confirmation],
+    allow_loss_difference: bool,
+    objective: Objective,
 ) -> dict[str, str]:
     barred = {}
     for record in records:
         confirmation = rounds.get(record.candidate_id)
-        reason = ineligible_because(record, allow_loss_difference=allow_loss_difference)
+        reason = ineligible_because(record, allow_loss_difference=allow_loss_difference, objective=objective)
         if not reason and confirmation and confirmation.failure:
             reason = f"demoted in confirmation: {confirmation.failure}"
         if reason:
@@ -149,19 +184,23 @@ def _barred(
 def _winner(contest: _Contest) -> TrialRecord | None:
     if not contest.contenders:
         return None
-    fastest = max(contest.contenders, key=best_known_rate)
-    tied = [record for record in contest.contenders if record is fastest or is_tie(contest.log_ratio(record, fastest))]
+    best = min(contest.contenders, key=lambda record: better_first(record, contest.objective))
+    tied = [
+        record
+        for record in contest.contenders
+        if contest.objective.is_memory or record is best or is_tie(contest.log_ratio(record, best))
+    ]
     calm = [record for record in tied if not contest.under_pressure(record)] or tied
     least_bytes = min(record.peak_memory_bytes or 0 for record in calm)
     lean = [record for record in calm if (record.peak_memory_bytes or 0) <= least_bytes * (1 + TIE_MARGIN)]
-    return max(lean, key=best_known_rate)
+    return max(lean, key=lambda record: speed_worth(record, contest.objective))
 
 
 def _runner_up(contest: _Contest, winner: TrialRecord | None) -> str | None:
     able = [each for each in contest.records.values() if each.candidate_id not in contest.barred and each is not winner]
     if winner is None or not able:
         return None
-    return max(able, key=lambda record: (record.confirmed, best_known_rate(record))).candidate_id
+    return min(able, key=lambda each: (not each.confirmed, better_first(each, contest.objective))).candidate_id
 
 
 def _why_lost(record: TrialRecord, *, winner: TrialRecord | None, contest: _Contest) -> str:
@@ -169,17 +208,25 @@ def _why_lost(record: TrialRecord, *, winner: TrialRecord | None, contest: _Cont
         return contest.barred[record.candidate_id]
     ratio = contest.log_ratio(record, winner)
     where = "in confirmation" if record.confirmed and winner.confirmed else "in the search"
-    difference = f"{_percent(ratio.centre)} in speed against the winner {where}{_range(ratio)}"
+    of_what = _OF_WHAT.get(contest.objective.goal, contest.objective.unit)
+    difference = f"{_percent(ratio.centre)} in {of_what} against the winner {where}{_range(ratio)}"
+    more_bytes = (record.peak_memory_bytes or 0) - (winner.peak_memory_bytes or 0)
+    if contest.objective.is_memory and more_bytes > TIE_MARGIN * (winner.peak_memory_bytes or 0):
+        return f"needs {format_bytes(more_bytes)} more memory than the winner; {difference}"
     if winner.confirmed and not record.confirmed:
         return f"{difference}, not confirmed"
     if not is_tie(ratio):
         return difference
-    more_bytes = (record.peak_memory_bytes or 0) - (winner.peak_memory_bytes or 0)
     if contest.under_pressure(record) and not contest.under_pressure(winner):
         return f"{difference}: a tie, and it is short of memory (the allocator had to retry)"
     if more_bytes > TIE_MARGIN * (winner.peak_memory_bytes or 0):
         return f"{difference}: a tie, and it needs {format_bytes(more_bytes)} more memory"
     return f"{difference}: a tie, in memory too"
+
+
+def _is_slow_only(record: TrialRecord, objective: Objective) -> bool:
+    """Whether nothing but its speed keeps a candidate from winning."""
+    return not ineligible_because(record) and bool(ineligible_because(record, objective=objective))
 
 
 def _percent(log_ratio: float) -> str:

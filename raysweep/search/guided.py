@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from raysweep.candidate import Candidate
-from raysweep.results.interval import median_log_error
+from raysweep.measurement import median_log_error
+from raysweep.probe import Probe
+from raysweep.search.prior import rates
 from raysweep.search.prospect import Prospect, fit_probability
 from raysweep.search.searcher import CandidateSearcher
 from raysweep.search.step_time import Array, Forecast, Observation, StepPoint, StepTimeModel
+from raysweep.serde import from_dict, to_dict
 from raysweep.trial import Measurement, TrialStatus
 
 SEEDS = 5
@@ -60,6 +63,7 @@ class GuidedSearcher(CandidateSearcher):
         candidates: what may be launched.
         prospects: of these, and of those that an earlier run measured.
         device: device type of the workers.
+        world_size: workers.
         memory_budget_bytes: the budget a worker; None where it is not known.
         options: of `CandidateSearcher`.
     """
@@ -70,6 +74,7 @@ class GuidedSearcher(CandidateSearcher):
         *,
         prospects: Sequence[Prospect],
         device: str = "cpu",
+        world_size: int = 1,
         memory_budget_bytes: int | None = None,
         **options: Any,
     ) -> None:
@@ -80,6 +85,8 @@ class GuidedSearcher(CandidateSearcher):
         self._model = StepTimeModel(
             [StepPoint(candidate=each.candidate, work=each.work) for each in self._prospects], device=device
         )
+        self._device, self._world_size = device, world_size
+        self._probes: dict[str, Probe] = {}
         self._budget_bytes = memory_budget_bytes
         self._observed: dict[int, Observation] = {}
         self._peaks_bytes: dict[int, int] = {}
@@ -111,13 +118,24 @@ class GuidedSearcher(CandidateSearcher):
         """See `CandidateSearcher.learn`."""
         index = self._index[candidate.candidate_id]
         figures = measurement.figures
+        if measurement.probe:
+            self._take_in({measurement.group_id: measurement.probe})
         if figures:
             error = median_log_error(
                 median=figures.step_time_s_median, iqr=figures.step_time_s_iqr, count=figures.measured_steps
             )
             self._observed[index] = Observation(step_time_s=figures.step_time_s_median, log_error=error)
-        if measurement.peak_memory_bytes and measurement.status in (TrialStatus.COMPLETED, TrialStatus.OOM):
+        if measurement.peak_memory_bytes and measurement.status in (
+            TrialStatus.COMPLETED,
+            TrialStatus.STOPPED,
+            TrialStatus.OOM,
+        ):
             self._peaks_bytes[index] = measurement.peak_memory_bytes
+
+    def _take_in(self, probes: Mapping[str, Probe]) -> None:
+        self._probes |= probes
+        ordered = [self._probes[group_id] for group_id in sorted(self._probes)]
+        self._model.start_from(rates(self._device, ordered, world_size=self._world_size))
 
     def look_for_end(self) -> None:
         """Stop also where nothing that is left can beat the best."""
@@ -143,6 +161,14 @@ class GuidedSearcher(CandidateSearcher):
             for index in self._indices_left()
             if outlook.at_most[index] <= outlook.best_rate * (1 + WORTH_SHARE)
         }
+
+    def to_beat(self) -> tuple[float, float] | None:
+        """See `CandidateSearcher.to_beat`: the best as fitted, so that one lucky launch stops nobody."""
+        if not self._observed:
+            return None
+        rates = self._samples / self._model.fit(self._observed).step_time_s
+        best = max(self._observed, key=lambda index: float(rates[index]))
+        return float(rates[best]), self._observed[best].log_error
 
     def _indices_left(self) -> list[int]:
         return [self._index[candidate.candidate_id] for candidate in self.left]
@@ -198,6 +224,7 @@ class GuidedSearcher(CandidateSearcher):
                 self._prospects[index].candidate.candidate_id: [each.step_time_s, each.log_error]
                 for index, each in self._observed.items()
             },
+            "probes": {group_id: to_dict(probe) for group_id, probe in self._probes.items()},
             "peaks_bytes": {
                 self._prospects[index].candidate.candidate_id: peak for index, peak in self._peaks_bytes.items()
             },
@@ -217,6 +244,7 @@ class GuidedSearcher(CandidateSearcher):
             for name, (seconds, error) in state["observed"].items()
         }
         self._peaks_bytes = {self._index[name]: peak for name, peak in state["peaks_bytes"].items()}
+        self._take_in({group_id: from_dict(Probe, plain) for group_id, plain in state["probes"].items()})
 
 
 def _log_expected_gain(ahead: Array, log_sd: Array) -> Array:

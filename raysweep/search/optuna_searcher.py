@@ -15,6 +15,7 @@ from raysweep.trial import Measurement, TrialStatus
 
 MISSES_ALLOWED = 20
 """Proposals in a row that may fall on what cannot be launched; then the first candidate that is left is taken."""
+LEFT_ALONE = "left alone"
 STARTUP_TRIALS = 5
 """Random ones before TPE has anything to go by; Optuna's 10 are most of the dozen that a sweep is to need."""
 
@@ -57,7 +58,7 @@ class OptunaSearcher(CandidateSearcher):
 
     def choose(self) -> Candidate:
         """See `CandidateSearcher.choose`."""
-        known = {_key(_values(candidate)): candidate for candidate in self.left}
+        known = {_key(self._values(candidate)): candidate for candidate in self.left}
         for _ in range(MISSES_ALLOWED):
             trial = self._study.ask(self._axes)
             candidate = known.get(_key(trial.params))
@@ -71,19 +72,28 @@ class OptunaSearcher(CandidateSearcher):
         """See `CandidateSearcher.learn`."""
         figures, peak_bytes = measurement.figures, measurement.peak_memory_bytes
         excess = -1.0 if figures else 1.0
-        if peak_bytes and self._budget_bytes and measurement.status in (TrialStatus.COMPLETED, TrialStatus.OOM):
+        if (
+            peak_bytes
+            and self._budget_bytes
+            and measurement.status in (TrialStatus.COMPLETED, TrialStatus.STOPPED, TrialStatus.OOM)
+        ):
             excess = peak_bytes / self._budget_bytes - 1
         self._tell(candidate, samples_per_s=figures.samples_per_s if figures else 0.0, excess=excess)
 
     def _tell(self, candidate: Candidate, *, samples_per_s: float, excess: float) -> None:
         self._study.add_trial(
             optuna.trial.create_trial(
-                params=_values(candidate),
+                params=self._values(candidate),
                 distributions=self._axes,
                 value=samples_per_s,
                 constraints={"memory": excess},
             )
         )
+
+    def _values(self, candidate: Candidate) -> dict[str, Any]:
+        """On every axis of the space: where an axis does not apply to a candidate, it is left alone."""
+        values = _values(candidate)
+        return {name: values.get(name, LEFT_ALONE) for name in self._axes}
 
 
 def _values(candidate: Candidate) -> dict[str, Any]:
@@ -99,7 +109,8 @@ def _values(candidate: Candidate) -> dict[str, Any]:
 def _axes(candidates: Sequence[Candidate]) -> dict[str, BaseDistribution]:
     """Each axis with the values that occur. Accumulation is one only where it does not follow from the micro-batch."""
     values = [_values(candidate) for candidate in candidates]
-    return {name: CategoricalDistribution(sorted({each[name] for each in values})) for name in values[0]}
+    names = dict.fromkeys(name for each in values for name in each)
+    return {name: CategoricalDistribution(sorted({each.get(name, LEFT_ALONE) for each in values})) for name in names}
 
 
 def _key(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:

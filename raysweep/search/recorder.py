@@ -75,7 +75,7 @@ class Recorder:
             candidate_id: measurement
             for candidate_id, measurement in standing.items()
             if measurement.failure_kind is not FailureKind.INFRASTRUCTURE
-            and measurement.status not in (TrialStatus.TIMED_OUT, TrialStatus.STOPPED)
+            and measurement.status is not TrialStatus.TIMED_OUT
             and not (retry_failed and measurement.status is TrialStatus.FAILED)
         }
 
@@ -111,7 +111,7 @@ class Recorder:
     def _clear(self) -> None:
         """Remove what an earlier sweep left: an old best file must not look like a new one."""
         paths = self.paths
-        for folder in (paths.best, paths.logs):
+        for folder in (paths.best, paths.logs, paths.trackers):
             shutil.rmtree(folder, ignore_errors=True)
         for file in (paths.journal, paths.selection, paths.trials, paths.measurements):
             file.unlink(missing_ok=True)
@@ -126,6 +126,7 @@ def sweep_start(sweep: Sweep, plan: SweepPlan) -> SweepStart:
         resources_per_worker=sweep.file.workers.resources_per_worker,
         memory_budget_bytes=plan.memory_budget_bytes,
         allow_loss_difference=sweep.file.allow_loss_difference,
+        objective=sweep.file.objective.noun(),
         versions=installed_versions(),
         started_at=utc_now(),
         plan_rows=plan.rows,

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ray.tune.search import Searcher
 
 from raysweep.candidate import Candidate
 from raysweep.dominance import needs_no_less_memory
+from raysweep.measurement import median_log_error
+from raysweep.race import Race
 from raysweep.serde import from_dict
-from raysweep.trial import Measurement, TrialStatus
+from raysweep.trial import LaunchRequest, Measurement, TrialStatus
 
 ALL_LAUNCHED = "every admitted candidate was launched"
+LONGEST_SHARE_OF_DEADLINE = 0.25
+"""Of a candidate's deadline, which a race may spend on its timed window; the rest is for the build and its steps."""
 
 
 class CandidateSearcher(Searcher):  # type: ignore[misc]
@@ -27,6 +32,7 @@ class CandidateSearcher(Searcher):  # type: ignore[misc]
         trials: the most launches; None for no limit.
         trials_spent: why nothing more comes once they are used up.
         seconds: how long to propose; None for no limit.
+        racing: stop what falls behind the best while it runs.
         clock: seconds that only grow.
     """
 
@@ -37,6 +43,7 @@ class CandidateSearcher(Searcher):  # type: ignore[misc]
         trials: int | None = None,
         trials_spent: str = "the budget of trials was spent",
         seconds: float | None = None,
+        racing: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(metric="samples_per_s", mode="max")
@@ -46,6 +53,8 @@ class CandidateSearcher(Searcher):  # type: ignore[misc]
         self._clock = clock
         self._end = None if seconds is None else clock() + seconds
         self._launched: dict[str, Candidate] = {}
+        self._racing = racing
+        self._fastest: tuple[float, float] | None = None
         self.stopped = ""
         """Why nothing more is proposed; empty while something is."""
 
@@ -82,6 +91,27 @@ class CandidateSearcher(Searcher):  # type: ignore[misc]
         if self._end is not None and self._clock() >= self._end:
             self.stop("the time budget was spent")
 
+    def in_race(self, request: LaunchRequest) -> LaunchRequest:
+        """The request with the best so far to compare with, where there is one and this searcher races."""
+        best = self.to_beat() if self._racing else None
+        if best is None:
+            return request
+        rate, log_error = best
+        candidate = request.candidate
+        samples = request.workload.global_batch_of(
+            candidate.micro_batch_size_per_gpu, candidate.gradient_accumulation_steps
+        )
+        race = Race(
+            best_step_time_s=samples / rate,
+            best_log_error=log_error,
+            longest_s=LONGEST_SHARE_OF_DEADLINE * request.deadline_s,
+        )
+        return replace(request, race=race)
+
+    def to_beat(self) -> tuple[float, float] | None:
+        """The best rate so far, in samples/s, and the standard error of its logarithm; None before there is one."""
+        return self._fastest
+
     def bounded(self) -> dict[str, str]:
         """Candidate id -> why a bound on its throughput rules it out, of those that are left; empty without a model."""
         return {}
@@ -100,6 +130,12 @@ class CandidateSearcher(Searcher):  # type: ignore[misc]
         """Take in a launch, also of an earlier run."""
         if measurement.status is TrialStatus.OOM:
             self.left = [other for other in self.left if not needs_no_less_memory(other, candidate)]
+        figures = measurement.figures
+        if measurement.status is TrialStatus.COMPLETED and figures:
+            error = median_log_error(
+                median=figures.step_time_s_median, iqr=figures.step_time_s_iqr, count=figures.measured_steps
+            )
+            self._fastest = max(self._fastest or (0.0, 0.0), (figures.samples_per_s, error))
         self.learn(candidate, measurement)
 
     def save(self, checkpoint_path: str) -> None:

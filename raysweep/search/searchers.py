@@ -35,6 +35,7 @@ def make_searcher(sweep: Sweep, plan: SweepPlan, kept: Mapping[str, Measurement]
     options: dict[str, Any] = {
         "trials": trials,
         "trials_spent": f"the budget of {most} trials, for {len(order)} admitted candidates, was spent",
+        "racing": section.races(),
         "seconds": section.budget().seconds_allowed(sweep.workload.world_size),
     }
     if trials is not None and trials >= len(left):
@@ -44,7 +45,9 @@ def make_searcher(sweep: Sweep, plan: SweepPlan, kept: Mapping[str, Measurement]
         # scipy takes most of a second to load.
         from raysweep.search.guided import GuidedSearcher
 
-        options |= {"device": sweep.workload.device, "memory_budget_bytes": plan.memory_budget_bytes}
+        workload = sweep.workload
+        options |= {"device": workload.device, "world_size": workload.world_size}
+        options |= {"memory_budget_bytes": plan.memory_budget_bytes}
         searcher = GuidedSearcher(left, prospects=prospects(sweep, plan), **options)
     elif section.method == "optuna":
         # An extra, and seconds to load.

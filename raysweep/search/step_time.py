@@ -13,43 +13,13 @@ from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import nnls
 
 from raysweep.candidate import Candidate
+from raysweep.search.prior import ASSUMED_RATES
 from raysweep.serde import canonical_json
 from raysweep.step_work import StepWork
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-ASSUMED_RATES = {
-    "cpu": StepWork(
-        compute_flops=5e10,
-        recompute_flops=5e10,
-        block_passes=1e3,
-        reduce_bytes=1e9,
-        gather_bytes=1e9,
-        collectives=5e3,
-        gather_calls=3e3,
-        micro_steps=1e3,
-        optimizer_bytes=3e9,
-        steps=2e2,
-    ),
-    "cuda": StepWork(
-        compute_flops=1.5e14,
-        recompute_flops=1.5e14,
-        block_passes=1.5e3,
-        reduce_bytes=5e10,
-        gather_bytes=1e11,
-        collectives=2e4,
-        gather_calls=1e4,
-        micro_steps=1e3,
-        optimizer_bytes=1e12,
-        steps=5e2,
-    ),
-}
-"""Device type -> units of each kind of work that a rank does in a second, before anything ran.
-
-Only their proportions matter, because measurements set the scale of all of them; and those are held loosely
-(`PRIOR_SPREAD`). The CUDA figures are of a current accelerator by its data sheet and have not been compared with a run.
-"""
 PRIOR_SPREAD = 1.0
 """Standard deviation of a coefficient around its assumed value, relative to it."""
 SENT_FACTORS = (1.0, 0.2, 5.0, 25.0)
@@ -130,6 +100,10 @@ class StepTimeModel:
         self._work = np.array([astuple(point.work) for point in points], dtype=np.float64).reshape(len(points), -1)
         self._prior = 1 / np.array(astuple(ASSUMED_RATES[device]), dtype=np.float64)
         self._residuals = _Residuals([point.candidate for point in points])
+
+    def start_from(self, rates: StepWork) -> None:
+        """Take other rates than the assumed ones as the prior: units of work a second."""
+        self._prior = 1 / np.array(astuple(rates), dtype=np.float64)
 
     def fit(self, observed: Mapping[int, Observation]) -> Forecast:
         """The forecast after measurements, each under the index of its point; without any, that of the prior."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ray.tune import Callback
+
 from raysweep.errors import GroupCannotStart, NothingSucceeded
 from raysweep.launch.broker_client import BrokerClient
 from raysweep.launch.cluster import describe_placement
@@ -18,7 +20,8 @@ from raysweep.launch.warm_group import GroupSpec, WarmGroup
 from raysweep.plan import SweepPlan, make_plan
 from raysweep.results.confirm import demoted
 from raysweep.results.export import remove_best, write_best, write_selection
-from raysweep.results.finalists import finalists
+from raysweep.results.finalists import finalists, ineligible_because
+from raysweep.results.paths import ResultsPaths, local_folder
 from raysweep.results.records import TrialRecord
 from raysweep.results.report import failures_by_cause
 from raysweep.results.select import Selection, choose_winner
@@ -32,6 +35,7 @@ from raysweep.search.recorder import Recorder, check_folder, check_same_sweep
 from raysweep.search.requests import RequestMaker
 from raysweep.search.searcher import CandidateSearcher
 from raysweep.search.searchers import make_searcher
+from raysweep.search.trackers import make_trackers
 from raysweep.search.tuner import run_trials
 from raysweep.sweep_file import Sweep
 from raysweep.trial import LaunchRequest, Measurement, Phase
@@ -79,6 +83,7 @@ def run_sweep(
     """
     began_s = time.monotonic()
     check_folder(sweep.results, resume=resume, overwrite=overwrite)
+    trackers = make_trackers(sweep, folder=ResultsPaths(local_folder(sweep.results)).trackers, note=observer.note)
     with ExitStack() as stack:
         ready = stack.enter_context(ready_cluster(sweep, address=address, check=check, note=observer.note))
         if ready.report is not None:
@@ -90,7 +95,7 @@ def run_sweep(
             check_same_sweep(sweep, plan)
         recorder = Recorder(sweep, plan, resume=resume)
         stack.callback(recorder.close)
-        run = _Run(sweep=sweep, plan=plan, recorder=recorder, observer=observer, slots=ready.slots)
+        run = _Run(sweep=sweep, plan=plan, recorder=recorder, observer=observer, slots=ready.slots, trackers=trackers)
         return run.to_the_end(began_s, recorder.kept(retry_failed=retry_failed))
 
 
@@ -104,6 +109,7 @@ class _Run:
     observer: Observer
     slots: Mapping[str, int]
     """Address of each node -> workers that it can hold."""
+    trackers: Sequence[Callback] = ()
 
     def to_the_end(self, began_s: float, kept: Mapping[str, Measurement]) -> SweepResult:
         requests = RequestMaker(sweep=self.sweep, memory_budget_bytes=self.plan.memory_budget_bytes)
@@ -139,17 +145,8 @@ class _Run:
             launcher.close("sweep ended")
             return
         sweep_id = f"{self.sweep.sweep_sha256[:8]}-{uuid.uuid4().hex[:8]}"
-        workers = self.sweep.file.workers
-        spec = GroupSpec(
-            sweep_id=sweep_id,
-            world_size=workers.count,
-            resources_per_worker=workers.resources_per_worker,
-            placement=workers.placement,
-            device=self.sweep.workload.device,
-            log_folder=str(Path(self.recorder.paths.logs).absolute()),
-            start_timeout_s=self.sweep.file.cluster.group_start_timeout_seconds,
-            fresh=self.sweep.file.launcher == "fresh",
-        )
+        logs = str(Path(self.recorder.paths.logs).absolute())
+        spec = GroupSpec.of_sweep(self.sweep, sweep_id=sweep_id, log_folder=logs)
         group = WarmGroup(spec)
         with group as client:
             for line in group.tidied:
@@ -184,6 +181,7 @@ class _Run:
             on_launching=lambda candidate_id: self.observer.launching(candidate_id, Phase.SEARCH, 0),
             on_measured=on_measured,
             on_waiting=Heartbeat(launcher, self.observer).beat,
+            trackers=self.trackers,
         )
 
     def _confirm(self, requests: RequestMaker, launcher: Launcher) -> None:
@@ -196,8 +194,9 @@ class _Run:
                 records,
                 allow_loss_difference=self.sweep.file.allow_loss_difference,
                 excluded=demoted(contents.measurements),
+                objective=self.sweep.file.objective.noun(),
             )
-            if not chosen or any(record.confirmed for record in records):
+            if not chosen or any(self._may_win(record) for record in records if record.confirmed):
                 return
             self.observer.note(f"confirming {', '.join(chosen)} in three fresh groups")
             confirm(
@@ -206,6 +205,12 @@ class _Run:
                 on_launching=lambda each, number: self.observer.launching(each, Phase.CONFIRM, number),
                 on_measured=lambda measurements: self._record(measurements, launcher),
             )
+
+    def _may_win(self, record: TrialRecord) -> bool:
+        file = self.sweep.file
+        return not ineligible_because(
+            record, allow_loss_difference=file.allow_loss_difference, objective=file.objective.noun()
+        )
 
     def _record(self, measurements: list[Measurement], launcher: Launcher) -> None:
         self.recorder.measured(measurements)
@@ -228,6 +233,7 @@ class _Run:
             records,
             measurements=contents.measurements,
             allow_loss_difference=self.sweep.file.allow_loss_difference,
+            objective=self.sweep.file.objective.noun(),
         )
         root = self.recorder.paths.root
         write_selection(root, selection)
@@ -245,7 +251,7 @@ class _Run:
             causes = "".join(
                 f"\n{each.count:4d} x {each.cause}, e.g. {each.example}" for each in failures_by_cause(records)
             )
-            raise NothingSucceeded(message=f"no candidate completed within the budget{causes}")
+            raise NothingSucceeded(message=f"{selection.none_because}{causes}")
         return SweepResult(
             selection=selection,
             records=records,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -34,6 +34,7 @@ def run_trials(
     on_launching: Callable[[str], None],
     on_measured: Callable[[list[Measurement]], None],
     on_waiting: Callable[[], None] = lambda: None,
+    trackers: Sequence[tune.Callback] = (),
 ) -> None:
     """Launch the candidates that the searcher proposes, one at a time.
 
@@ -45,6 +46,7 @@ def run_trials(
         on_measured: called in this process with the launches of each candidate, as soon as it is over; an error of
             ours that it raises ends the search.
         on_waiting: called in this process again and again while a candidate is under way.
+        trackers: further callbacks of Ray Tune's.
 
     Raises:
         GroupCannotStart: when no worker group came up.
@@ -69,7 +71,7 @@ def run_trials(
                 name="trials",
                 storage_path=storage,
                 verbose=0,
-                callbacks=[listener],
+                callbacks=[listener, *trackers],
                 # A trial's process that is lost, e.g. to the node's memory monitor, hands its candidate in again.
                 failure_config=tune.FailureConfig(max_failures=2),
             ),
@@ -117,7 +119,8 @@ class _WithRequests(Searcher):  # type: ignore[misc]
         suggestion = self._searcher.suggest(trial_id)
         if not isinstance(suggestion, dict):
             return suggestion
-        return suggestion | {"request": json.dumps(to_dict(self._requests[suggestion["candidate_id"]]))}
+        request = self._searcher.in_race(self._requests[suggestion["candidate_id"]])
+        return suggestion | {"request": json.dumps(to_dict(request))}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Ray Tune's hook."""

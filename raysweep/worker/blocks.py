@@ -89,8 +89,10 @@ class BlockCounter:
         self.calls = 0
         for blocks in block_lists:
             for block in blocks:
+                # One that the user has wrapped already is called again inside its wrapper.
+                called = getattr(block, "_checkpoint_wrapped_module", block)
                 # A hook before the call: recomputation stops early, and never reaches the end of the block.
-                block.register_forward_pre_hook(self._count)
+                called.register_forward_pre_hook(self._count)
 
     def _count(self, *_: Any) -> None:
         self.calls += 1

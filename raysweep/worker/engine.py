@@ -9,6 +9,7 @@ from typing import Any
 import deepspeed
 import torch
 from deepspeed.runtime.zero import parameter_offload, partition_parameters, partitioned_param_coordinator
+from deepspeed.utils import groups
 
 from raysweep.trial import LaunchRequest
 from raysweep.worker.birth import DTYPES, birthplace
@@ -83,6 +84,9 @@ def clear_stage3_globals() -> bool:
     place, under which every later candidate of any stage would train, in other last bits and at another speed.
     """
     _restore_linear()
+    # hpZ's group: an engine refuses to be made while a former one's is there.
+    if getattr(groups, "_ZERO_PARAM_INTRA_PARALLEL_GROUP", None) is not None:
+        groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None
     stack = getattr(parameter_offload, "FWD_MODULE_STACK", None)
     coordinator = getattr(partitioned_param_coordinator, "PartitionedParameterCoordinator", None)
     method = getattr(coordinator, "_PartitionedParameterCoordinator__params_to_release", None)

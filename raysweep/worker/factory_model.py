@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from raysweep.errors import ConfigError, nearest_name
+from raysweep.errors import ConfigError
 from raysweep.trial import LaunchRequest
 from raysweep.worker.birth import DTYPES
 from raysweep.worker.data import cast_floats
+from raysweep.worker.user_function import import_function
 
 CONTRACT = "must return (model, batches) or (model, batches, worst_case_batch)"
 
@@ -38,9 +37,7 @@ class FactoryBlueprint:
         self.block_lists: Sequence[str] = model["block_lists"]
         self._key = f"model.factory {model['factory']}"
         self._kwargs: Mapping[str, Any] = model["kwargs"]
-        if model["python_path"] is not None and model["python_path"] not in sys.path:
-            sys.path.insert(0, model["python_path"])
-        self._function = _function(model["factory"])
+        self._function = import_function(model, "factory")
         self._batches: Any = None
         self._worst_case_batch: Any = None
 
@@ -67,17 +64,6 @@ class FactoryBlueprint:
         return LoaderBatches(
             self._batches, request, rank, worst_case_batch=self._worst_case_batch, key=f"{self._key}: batches"
         )
-
-
-def _function(name: str) -> Callable[..., Any]:
-    module_name, _, attribute = name.partition(":")
-    module = importlib.import_module(module_name)
-    if not callable(getattr(module, attribute, None)):
-        near = nearest_name(attribute, [known for known in vars(module) if callable(getattr(module, known))])
-        rule = f"{module.__name__} has no function of this name"
-        raise ConfigError(key="model.factory", value=name, rule=rule, nearest=near)
-    found: Callable[..., Any] = getattr(module, attribute)
-    return found
 
 
 def _described(value: Any) -> str:

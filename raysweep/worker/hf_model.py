@@ -11,6 +11,7 @@ import torch
 import transformers
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.integrations import deepspeed as integration
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from raysweep.errors import ConfigError, nearest_name
@@ -19,6 +20,7 @@ from raysweep.trial import LaunchRequest
 from raysweep.worker.birth import gathered
 from raysweep.worker.data import Corpus, MicroBatches, open_corpus
 from raysweep.worker.heads import Head, ImageClassification, ImageCorpus, MaskedTokens, same_tokens
+from raysweep.worker.seeds import mix
 from raysweep.workload import Workload
 
 AUTO_CLASSES = {
@@ -48,7 +50,7 @@ class HfBlueprint:
         """The model, with adapters where they are asked for, on the default device and in the default dtype."""
         auto_class = getattr(transformers, AUTO_CLASSES[self._model["head"]])
         attention = self._model["attn_implementation"]
-        with _initialising_whole_weights(), _named(self._model):
+        with initialising_whole_weights(), _named(self._model):
             model: nn.Module = auto_class.from_config(
                 self.config,
                 dtype=torch.get_default_dtype(),
@@ -145,22 +147,37 @@ def _named(model: Mapping[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _initialising_whole_weights() -> Iterator[None]:
+def initialising_whole_weights(*, seed: int | None = None, where_told: bool = False) -> Iterator[None]:
     """transformers sets first weights module by module; inside, each module has its weights whole meanwhile.
 
     Stage 3 has sharded them by then. transformers' own remedy (`initialize_weights_zero3`) draws other random numbers
     than its usual way, and on rank 0 only, so stage 3 would start from other weights than stages 0 to 2. Some modules
     also set their direct children's weights.
+
+    Args:
+        seed: each module draws from a seed of its own, by its place in the order of initialisation. It is the same at
+            every stage, where the random numbers drawn before are not: stage 3 leaves out torch's own first weights.
+        where_told: only where transformers was told of stage 3. Code that shards behind its back (`deepspeed.zero.Init`
+            without an HfDeepSpeedConfig) keeps the weights that it would have outside of raysweep.
     """
-    original = PreTrainedModel._initialize_weights
+    original, zero3 = PreTrainedModel._initialize_weights, integration.initialize_weights_zero3
+    places = itertools.count()
 
     def initialise(self: PreTrainedModel, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        if getattr(module, "_is_hf_initialized", False):
+            return
+        if seed is not None:
+            torch.manual_seed(mix(seed, next(places)))
         owners = (module, *module.children())
+        if where_told and not integration.is_deepspeed_zero3_enabled():
+            owners = ()
         with gathered(itertools.chain.from_iterable(owner.parameters(recurse=False) for owner in owners)):
             original(self, module, *args, **kwargs)
 
     PreTrainedModel._initialize_weights = initialise
+    integration.initialize_weights_zero3 = PreTrainedModel.initialize_weights
     try:
         yield
     finally:
         PreTrainedModel._initialize_weights = original
+        integration.initialize_weights_zero3 = zero3

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import gc
-import logging
-import os
 import time
 from typing import Any
 
-from raysweep.errors import OutOfMemory
 from raysweep.measurement import RankReport
+from raysweep.model_schema import LOOP_KINDS
 from raysweep.trial import LaunchRequest
-from raysweep.worker.data import Batches
 from raysweep.worker.device import Device, open_device
-from raysweep.worker.engine import build_engine, clear_stage3_globals
-from raysweep.worker.meter import MemoryFigures, Stepper, TimeFigures, clock, weigh
+from raysweep.worker.engine import build_engine
+from raysweep.worker.lent_training import LentTraining
+from raysweep.worker.meter import MemoryFigures, Stepper, clock, weigh
 from raysweep.worker.model import open_model
 from raysweep.worker.process import RankContext
 from raysweep.worker.tracker import held_bytes
-
-LATE_LOSS_STEP = 5
-"""The step of `loss_at_step_5`, counted from 1: four updates have shown by then."""
+from raysweep.worker.training import Training
 
 
 def measure_candidate(request: LaunchRequest, rank: RankContext) -> RankReport:
@@ -37,114 +33,52 @@ def measure_candidate(request: LaunchRequest, rank: RankContext) -> RankReport:
     device = open_device(request.workload.device)
     device.start_candidate(request.memory_budget_bytes)
     held_before_bytes = held_bytes(gc.get_objects())
-    training = _Training(request, rank, device)
+    training = _training_of(request, rank, device)
     try:
-        memory = training.build_and_weigh()
-        if request.workload.device == "cpu":
-            training.check_budget(memory)
-        timing = clock(training.stepper, request.window, device)
-        report = training.report(memory, timing)
+        report = training.run()
     finally:
         training.tear_down()
+        device.free_caches()
     left_behind_bytes = max(0, held_bytes(gc.get_objects()) - held_before_bytes)
     return RankReport(**report, left_behind_bytes=left_behind_bytes)
 
 
-class _Training:
-    """The engine of one candidate and what belongs to it, from the first weight to none left."""
+def _training_of(request: LaunchRequest, rank: RankContext, device: Device) -> Training:
+    kind = LentTraining if request.workload.model["kind"] in LOOP_KINDS else _OurTraining
+    return kind(request, rank, device)
 
-    stepper: Stepper
-    _batches: Batches
+
+class _OurTraining(Training):
+    """A model and its batches in our own loop."""
+
+    log: Stepper
 
     def __init__(self, request: LaunchRequest, rank: RankContext, device: Device) -> None:
-        self._request = request
-        self._rank = rank
-        self._device = device
-        self._engine: Any = None
-        self._build_s = 0.0
+        super().__init__(request, rank, device)
         self._blueprint = open_model(request.workload.model)
 
-    def build_and_weigh(self) -> MemoryFigures:
-        request = self._request
-        limit_bytes = request.memory_budget_bytes if request.on_budget == "raise" else None
-        with self._device.gauge(limit_bytes=limit_bytes, rank=self._rank.rank) as gauge:
+    def run(self) -> dict[str, Any]:
+        """See `Training.run`."""
+        memory = self._build_and_weigh()
+        self.check_budget(memory)
+        timing = clock(self.log, self.request.window, self.device)
+        return self.report(memory, timing)
+
+    def _build_and_weigh(self) -> MemoryFigures:
+        request = self.request
+        with self.device.gauge(limit_bytes=self.limit_bytes(), rank=self.rank.rank) as gauge:
             began_s = time.perf_counter()
-            self._engine, self._counter = build_engine(request, self._blueprint, self._device.place)
-            self._build_s = time.perf_counter() - began_s
-            self._batches = self._blueprint.batches(request, self._rank.rank)
-            self._batches.in_memory_pass = True
-            self.stepper = Stepper(
-                engine=self._engine,
-                batches=self._batches,
+            self.engine, self.counter = build_engine(request, self._blueprint, self.device.place)
+            self.build_s = time.perf_counter() - began_s
+            self.samples = batches = self._blueprint.batches(request, self.rank.rank)
+            batches.in_memory_pass = True
+            self.log = Stepper(
+                engine=self.engine,
+                batches=batches,
                 gradient_accumulation_steps=request.candidate.gradient_accumulation_steps,
-                device=self._device,
-                rank=self._rank,
+                device=self.device,
+                rank=self.rank,
             )
-            memory = weigh(self.stepper, gauge, steps=request.window.memory_pass_steps)
-            self._batches.in_memory_pass = False
+            memory = weigh(self.log, gauge, steps=request.window.memory_pass_steps)
+            batches.in_memory_pass = False
             return memory
-
-    def check_budget(self, memory: MemoryFigures) -> None:
-        """Compare the fullest rank with the budget; all ranks see the same figures, so all agree."""
-        budget_bytes = self._request.memory_budget_bytes
-        needs = self._rank.gather(max((memory.build_peak_bytes, "build"), (memory.peak_bytes, memory.peak_phase)))
-        fullest = max(range(len(needs)), key=lambda index: needs[index][0])
-        peak_bytes, phase = needs[fullest]
-        if budget_bytes is not None and peak_bytes > budget_bytes:
-            raise OutOfMemory(
-                phase=phase,
-                peak_bytes=peak_bytes,
-                budget_bytes=budget_bytes,
-                rank=fullest,
-                recomputed_blocks=self._recomputed_blocks(),
-                collective=True,
-            )
-
-    def _recomputed_blocks(self) -> int:
-        return self._counter.check(self._request.candidate, micro_steps=self.stepper.micro_steps)
-
-    def report(self, memory: MemoryFigures, timing: TimeFigures) -> dict[str, Any]:
-        """All of the rank's report that is known before the teardown, checked."""
-        losses, usage = self.stepper.losses, self._device.usage()
-        return {
-            "rank": self._rank.rank,
-            "node": self._rank.node,
-            "pid": os.getpid(),
-            "device": self._device.name(),
-            "step_times_s": timing.step_times_s,
-            "warmup_steps": timing.warmup_steps,
-            "skipped_steps": self.stepper.skipped_steps,
-            "cpu_time_s": timing.cpu_time_s,
-            "first_loss": losses[0],
-            "loss_at_step_5": self._late_loss(),
-            "peak_memory_bytes": max(memory.peak_bytes, usage.peak_bytes or 0),
-            "build_peak_bytes": memory.build_peak_bytes,
-            "resting_bytes": memory.resting_bytes,
-            "peak_phase": memory.peak_phase,
-            "recomputed_blocks": self._recomputed_blocks(),
-            "build_s": self._build_s,
-            "reserved_bytes": usage.reserved_bytes,
-            "device_used_bytes": usage.device_used_bytes,
-            "allocation_retries": usage.allocation_retries,
-            "foreign_bytes": usage.foreign_bytes,
-            "cycled_data": self._batches.has_cycled,
-            "random_forward": self.stepper.random_forward,
-        }
-
-    def _late_loss(self) -> float | None:
-        losses = self.stepper.losses
-        is_comparable = len(losses) >= LATE_LOSS_STEP and not self._batches.has_worst_case
-        return losses[LATE_LOSS_STEP - 1] if is_comparable else None
-
-    def tear_down(self) -> None:
-        """Free the engine and what DeepSpeed keeps of it; after a failed build there may be none."""
-        if self._engine is not None:
-            self._engine.destroy()
-        for name in ("stepper", "_engine", "_counter", "_batches", "_blueprint"):
-            self.__dict__.pop(name, None)
-        if not clear_stage3_globals():
-            logging.getLogger(__name__).warning(
-                "this DeepSpeed keeps stage 3 engines in a place that is not known here"
-            )
-        gc.collect()
-        self._device.free_caches()

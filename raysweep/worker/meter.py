@@ -5,40 +5,29 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from raysweep.budget import MeasurementWindow
-from raysweep.errors import ConfigError, NoSteps, NumericsError
+from raysweep.errors import ConfigError, NoSteps
 from raysweep.measurement import has_settled
+from raysweep.race import Race, window_end
 from raysweep.worker.data import Batches
 from raysweep.worker.device import Device, MemoryGauge
 from raysweep.worker.process import RankContext
+from raysweep.worker.step_log import Mark, Step, StepLog, random_state
 
-MOST_SKIPPED_IN_A_ROW = 20
-"""Loss scaling halves from 2**16 on overflow; it has run out of room long before this many skipped steps."""
+T = TypeVar("T")
 
-Mark = Callable[[str], None]
-"""Told the phase that begins: forward, backward or step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One optimizer step, as all ranks agreed on it."""
-
-    time_s: float
-    """The slowest rank's."""
-    cpu_time_s: float
-    """This rank's process CPU time."""
-    skipped: bool
-    """Whether loss-scale overflow skipped the update."""
+Following = Generator[Mark, Step, T]
+"""Follows steps that somebody else takes: yields what is to be told of the next step's phases, is sent the step."""
 
 
-class Stepper:
+class Stepper(StepLog):
     """Takes optimizer steps with an engine and keeps what their losses say."""
 
     def __init__(
@@ -50,22 +39,12 @@ class Stepper:
         device: Device,
         rank: RankContext,
     ) -> None:
+        super().__init__(gradient_accumulation_steps=gradient_accumulation_steps, rank=rank)
         self._engine = engine
         self._batches = batches
-        self._gradient_accumulation_steps = gradient_accumulation_steps
         self._device = device
-        self._rank = rank
-        self._skipped_in_a_row = 0
-        self.losses: list[float] = []
-        """Mean loss of this rank's micro-batches, for each step from the engine's first."""
-        self.skipped_steps = 0
-        self.random_forward = False
-        """Whether the first step's forward passes drew random numbers."""
-
-    @property
-    def micro_steps(self) -> int:
-        """Micro-steps taken so far."""
-        return len(self.losses) * self._gradient_accumulation_steps
+        self._token_masks: list[Tensor | None] = []
+        self._data_s = 0.0
 
     def take(self, mark: Mark = lambda phase: None) -> Step:
         """Take one whole optimizer step: data, every micro-step, clipping, update; timed with the device in step.
@@ -73,23 +52,36 @@ class Stepper:
         Raises:
             NumericsError: on every rank, when a loss is not finite or too many steps in a row were skipped.
         """
-        skipped_before = self._engine.skipped_steps
+        skipped_before, self._data_s = self._engine.skipped_steps, 0.0
         self._device.synchronize()
         cpu_began_s, began_s = time.process_time(), time.perf_counter()
         losses = [self._micro_step(mark) for _ in range(self._gradient_accumulation_steps)]
         self._device.synchronize()
         time_s, cpu_time_s = time.perf_counter() - began_s, time.process_time() - cpu_began_s
         loss = math.fsum(loss.item() for loss in losses) / len(losses)
-        skipped_here = self._engine.skipped_steps > skipped_before
-        slowest_s, skipped, broken = self._rank.largest(
-            [time_s, float(skipped_here), 0.0 if math.isfinite(loss) else 1.0 + self._rank.rank]
+        skipped = self._engine.skipped_steps > skipped_before
+        return self.agree(
+            time_s=time_s,
+            cpu_time_s=cpu_time_s,
+            loss=loss,
+            skipped=skipped,
+            data_s=self._data_s,
+            nonpadding_tokens=self._count_tokens(),
         )
-        self._note(loss, skipped=bool(skipped), broken_rank=int(broken) - 1 if broken else None)
-        return Step(time_s=slowest_s, cpu_time_s=cpu_time_s, skipped=bool(skipped))
+
+    def _count_tokens(self) -> int | None:
+        """Tokens of the last step that are no padding; counted behind the stopwatch."""
+        masks, self._token_masks = self._token_masks, []
+        counts = [int(mask.count_nonzero()) for mask in masks if mask is not None]
+        return sum(counts) if len(counts) == len(masks) else None
 
     def _micro_step(self, mark: Mark) -> Tensor:
         mark("forward")
-        batch = {name: tensor.to(self._device.place, non_blocking=True) for name, tensor in next(self._batches).items()}
+        began_s = time.perf_counter()
+        on_host = next(self._batches)
+        batch = {name: tensor.to(self._device.place, non_blocking=True) for name, tensor in on_host.items()}
+        self._data_s += time.perf_counter() - began_s
+        self._token_masks.append(_token_mask(on_host))
         loss = self._forward(batch)
         mark("backward")
         self._engine.backward(loss)
@@ -101,31 +93,18 @@ class Stepper:
     def _forward(self, batch: dict[str, Tensor]) -> Tensor:
         if self.losses or self.random_forward:
             return loss_of(self._engine(**batch))
-        before = _random_state(self._device.place)
+        before = random_state(self._device.place)
         loss = loss_of(self._engine(**batch))
-        self.random_forward = _random_state(self._device.place) != before
+        self.random_forward = random_state(self._device.place) != before
         return loss
 
-    def _note(self, loss: float, *, skipped: bool, broken_rank: int | None) -> None:
-        """Keep what a step showed; `broken_rank` is one whose loss is not finite."""
-        self.losses.append(loss)
-        self.skipped_steps += skipped
-        self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
-        place = {} if broken_rank is None else {"rank": broken_rank}
-        if broken_rank is not None and not skipped:
-            message = f"the loss is not finite in step {len(self.losses)} (this rank's: {loss})"
-            raise NumericsError(message=message, **place)
-        if self._skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW:
-            message = f"{self._skipped_in_a_row} steps in a row were skipped: gradients are not finite (loss: {loss})"
-            raise NumericsError(message=message, **place)
 
-
-def _random_state(place: torch.device) -> bytes:
-    """The state of the generators that a forward pass may draw from."""
-    states = [torch.get_rng_state()]
-    if place.type == "cuda":
-        states.append(torch.cuda.get_rng_state(place))
-    return b"".join(bytes(state.tolist()) for state in states)
+def _token_mask(batch: Mapping[str, Tensor]) -> Tensor | None:
+    """Nonzero where a token counts: the attention mask, else every token of the inputs; None where it has neither."""
+    mask, tokens = batch.get("attention_mask"), batch.get("input_ids")
+    if mask is not None and mask.ndim == 2:
+        return mask
+    return None if tokens is None else torch.ones((), dtype=torch.bool).expand(tokens.shape)
 
 
 def loss_of(output: Any) -> Tensor:
@@ -169,7 +148,23 @@ class _StepPeak:
         return self.peaks_bytes[self.phase]
 
 
+def follow(following: Following[T], stepper: Stepper) -> T:
+    """Take the steps that `following` asks for, and give what it says in the end."""
+    try:
+        mark = next(following)
+        while True:
+            mark = following.send(stepper.take(mark))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
 def weigh(stepper: Stepper, gauge: MemoryGauge, *, steps: int) -> MemoryFigures:
+    """The memory pass of our own loop; see `weighing`."""
+    return follow(weighing(gauge, steps=steps), stepper)
+
+
+def weighing(gauge: MemoryGauge, *, steps: int) -> Following[MemoryFigures]:
     """The memory pass: `steps` untimed steps, skipped ones not counted, of which the first only makes the state.
 
     The lowest peak of the steady steps is the true one: gloo may free a tensor late, so noise only adds.
@@ -179,7 +174,7 @@ def weigh(stepper: Stepper, gauge: MemoryGauge, *, steps: int) -> MemoryFigures:
     peaks: list[_StepPeak] = []
     while len(peaks) < steps:
         meter = _PhaseMeter(gauge)
-        step = stepper.take(meter.enter)
+        step = yield meter.enter
         if not step.skipped:
             peaks.append(meter.finish())
     steady_steps = peaks[1:] or peaks
@@ -224,37 +219,60 @@ class TimeFigures:
     step_times_s: tuple[float, ...]
     cpu_time_s: float
     warmup_steps: int
+    nonpadding_tokens: int | None
+    window_end: str
+    data_s: float | None = None
+    """Seconds of a step, on average, in which this rank got its batches; None where that is not seen."""
 
 
-def clock(stepper: Stepper, window: MeasurementWindow, device: Device) -> TimeFigures:
+def clock(stepper: Stepper, window: MeasurementWindow, device: Device, race: Race | None = None) -> TimeFigures:
+    """The timed part of our own loop; see `clocking`."""
+    return follow(clocking(window, device, race), stepper)
+
+
+def clocking(window: MeasurementWindow, device: Device, race: Race | None = None) -> Following[TimeFigures]:
     """Warm up until settled, then time steps; skipped steps are in neither.
+
+    A race may end the window early, or extend it (`raysweep.race.window_end`).
 
     Raises:
         NoSteps: when the window asks for none.
     """
-    warmup_steps = _warm_up(stepper, window)
+    warmup_steps = yield from _warming_up(window)
     device.start_window()
     timed: list[Step] = []
-    while len(timed) < window.measured_steps or math.fsum(step.time_s for step in timed) < window.measured_s:
-        step = stepper.take()
+    while (end := window_end([each.time_s for each in timed], window, race)) is None:
+        step = yield _no_mark
         if not step.skipped:
             timed.append(step)
     if not timed:
         raise NoSteps(measured=0, wanted=window.measured_steps)
+    counts = [step.nonpadding_tokens for step in timed if step.nonpadding_tokens is not None]
     return TimeFigures(
         step_times_s=tuple(step.time_s for step in timed),
         cpu_time_s=math.fsum(step.cpu_time_s for step in timed),
         warmup_steps=warmup_steps,
+        nonpadding_tokens=sum(counts) if len(counts) == len(timed) else None,
+        window_end=end,
+        data_s=_mean([step.data_s for step in timed if step.data_s is not None]),
     )
 
 
-def _warm_up(stepper: Stepper, window: MeasurementWindow) -> int:
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _warming_up(window: MeasurementWindow) -> Following[int]:
     times_s: list[float] = []
     while len(times_s) < window.warmup_max_steps:
-        step = stepper.take()
+        step = yield _no_mark
         if not step.skipped:
             times_s.append(step.time_s)
         settled = has_settled(times_s, last=window.settle_steps, tolerance=window.settle_tolerance)
         if settled and len(times_s) >= window.warmup_min_steps:
             break
     return len(times_s)
+
+
+def _no_mark(phase: str) -> None:
+    """What timed steps tell of their phases: nothing."""

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from raysweep.errors import ConfigError
+from raysweep.model_schema import LOOP_KINDS
 from raysweep.trial import LaunchRequest
 from raysweep.worker.data import Batches, MicroBatches, open_corpus
 from raysweep.worker.factory_model import FactoryBlueprint
@@ -40,6 +42,12 @@ def open_model(model: Mapping[str, Any]) -> Blueprint:
         return GptBlueprint(model)
     if model["kind"] == "factory":
         return FactoryBlueprint(model)
+    if model["kind"] in LOOP_KINDS:
+        rule = (
+            "brings its own training loop, and is trained by it: give it best/ds_config.json, and checkpoint its "
+            "blocks by checkpoint_blocks.py of `raysweep export RESULTS --to deepspeed,hf`"
+        )
+        raise ConfigError(key="model.kind", value=model["kind"], rule=rule)
     assert model["kind"] == "hf", model["kind"]
     # Read by huggingface_hub when it is imported: nothing is ever downloaded.
     os.environ["HF_HUB_OFFLINE"] = "1"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +23,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Injects faults and judges how they end.")
     parser.add_argument("--only", default="", help="inject only faults with this in their name")
     wanted = parser.parse_args().only
+    # A shell's background jobs ignore Ctrl-C and hand that down; the sweeps that are interrupted here must not.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     tally = Tally()
     shm_before = orphaned_shm_bytes()
     run_rank_faults(tally, lambda name: wanted in name)

@@ -55,14 +55,7 @@ def drive(folder: Path) -> tuple[list[Measurement], int]:
     plan = make_plan(sweep)
     searcher = make_searcher(sweep, plan, {})
     requests = RequestMaker(sweep=sweep, memory_budget_bytes=plan.memory_budget_bytes).make_all(searcher.left)
-    spec = GroupSpec(
-        sweep_id=SWEEP_ID,
-        world_size=2,
-        resources_per_worker=sweep.file.workers.resources_per_worker,
-        placement="PACK",
-        device="cpu",
-        log_folder=str(folder / "logs"),
-    )
+    spec = GroupSpec.of_sweep(sweep, sweep_id=SWEEP_ID, log_folder=str(folder / "logs"))
     launches: list[Measurement] = []
     rss_bytes: list[int] = []
 

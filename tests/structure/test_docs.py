@@ -19,12 +19,13 @@ from pydantic.fields import FieldInfo
 from source_tree import PACKAGE, ROOT, module_paths, parsed
 from typer.testing import CliRunner
 from write_map import map_lines
+from write_reference import pages
 
 from raysweep import errors
 from raysweep.cli.main import app
 from raysweep.cli.run import UNCONFIRMED
 from raysweep.cli.verbs import INTERRUPTED
-from raysweep.model_schema import FactoryModel, GptModel, HfModel
+from raysweep.model_schema import MODEL_SECTIONS, FactoryModel, GptModel, HfModel, LoopModel, TrainerModel
 from raysweep.results.schema import measurements_schema, trials_schema
 from raysweep.section import Section
 from raysweep.sweep_file import load_sweep
@@ -93,7 +94,7 @@ def _inner_section(annotation: Any) -> type[BaseModel] | None:
 
 def test_every_key_of_the_other_models_is_documented_with_its_default() -> None:
     documented = {row[0].strip("`"): row[1] for row in _rows(_text("docs/models.md"))}
-    fields = [*_fields(HfModel, "model."), *_fields(FactoryModel, "model.")]
+    fields = [each for kind in (HfModel, FactoryModel, TrainerModel, LoopModel) for each in _fields(kind, "model.")]
     assert documented == {name: _default(field) for name, field in fields if name != "model.kind"}
 
 
@@ -128,6 +129,8 @@ MODELS = {
     "gpt": {"kind": "gpt", "blocks": 2, "hidden": 32, "heads": 2},
     "hf": {"kind": "hf", "config_class": "GPT2Config"},
     "factory": {"kind": "factory", "factory": "package.module:function"},
+    "trainer": {"kind": "trainer", "trainer": "package.module:function"},
+    "loop": {"kind": "loop", "loop": "package.module:function"},
 }
 
 
@@ -138,11 +141,10 @@ def test_a_key_of_a_sweep_file_takes_its_documented_default(tmp_path: Path, key:
 
 @pytest.mark.parametrize(("key", "default"), _documented_defaults("docs/models.md"))
 def test_a_key_of_the_other_models_takes_its_documented_default(tmp_path: Path, key: str, default: str) -> None:
-    is_factory = key in {f"model.{name}" for name in FactoryModel.model_fields}
-    is_hf = key.split(".")[1] in HfModel.model_fields
-    assert is_factory or is_hf
-    model = MODELS["factory" if is_factory and not is_hf else "hf"]
-    _load_with(tmp_path, {**SWEEP, "model": model}, key, default)
+    kinds = [kind for kind, section in MODEL_SECTIONS.items() if key.split(".")[1] in section.model_fields]
+    assert kinds
+    for kind in kinds:
+        _load_with(tmp_path, {**SWEEP, "model": MODELS[kind]}, key, default)
 
 
 def _load_with(folder: Path, sweep: dict[str, Any], key: str, default: str) -> None:
@@ -206,3 +208,8 @@ def test_the_errors_of_the_memory_prediction_are_those_of_the_benchmark() -> Non
     table = _section(_text("docs/memory.md"), "How good it is")
     for name, summary in benchmark.errors_by_group().items():
         assert "| " + " | ".join(map(str, (name, *summary.values()))) + " |" in table
+
+
+@pytest.mark.parametrize("name", pages())
+def test_the_reference_is_what_the_code_says(name: str) -> None:
+    assert _text(f"docs/reference/{name}") == pages()[name], "run `make format`"

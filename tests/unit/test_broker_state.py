@@ -178,6 +178,8 @@ def test_a_broker_that_was_started_again_knows_nothing_and_says_so(stage: Stage)
     for _ in range(9):
         stage.state.died({0: _failure(0, "raysweep.launch.worker_loop.GroupLeaves")})
     assert stage.state.cannot_start == ""
+    (failure,) = stage.state.result(7)["failures"]
+    assert failure["message"] == "the broker died", "a rank that left when it was told to is not the cause"
 
 
 def test_the_wait_for_a_group_is_told_apart_from_the_work(stage: Stage) -> None:

@@ -7,8 +7,9 @@ import math
 import pytest
 from results_builders import MIB, completed, confirmed, failed, ident, plan_row, records, sweep
 
+from raysweep.measurement import median_log_error
 from raysweep.results.finalists import finalists
-from raysweep.results.interval import Interval, is_tie, median_log_error, t_interval
+from raysweep.results.interval import Interval, is_tie, t_interval
 from raysweep.results.records import derive_records
 from raysweep.results.select import Selection, choose_winner, pareto_front
 from raysweep.serde import from_dict, to_dict

@@ -12,7 +12,8 @@ import pytest
 from builders import make_candidate, make_workload
 
 from raysweep.candidate import Candidate
-from raysweep.search.step_time import ASSUMED_RATES, NOISES, Observation, StepPoint, StepTimeModel
+from raysweep.search.prior import ASSUMED_RATES
+from raysweep.search.step_time import NOISES, Observation, StepPoint, StepTimeModel
 from raysweep.step_work import step_work
 from raysweep.workload import gpt_shape
 from raysweep.zero_settings import ZeroSettings

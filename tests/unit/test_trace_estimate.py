@@ -28,7 +28,9 @@ RANKS = [
 
 def estimate(device: str = "cpu", **changes: Any) -> Any:
     options = {"is_interpolated": False, "is_doubtful": False} | changes
-    return estimate_from(fullest_terms(RANKS, device=device), device=device, **options)
+    return estimate_from(
+        fullest_terms([rank.phase_kinds_bytes for rank in RANKS], device=device), device=device, **options
+    )
 
 
 def test_the_fullest_rank_of_each_phase_counts() -> None:

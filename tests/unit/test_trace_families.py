@@ -10,10 +10,12 @@ from builders import make_candidate
 from raysweep.trace_families import families, family_key, interpolated, next_micro_batches
 
 
-def traced_until_done(members: list[int], peaks: Callable[[int], dict[str, int]]) -> dict[int, dict[str, int]]:
+def traced_until_done(
+    members: list[int], peaks: Callable[[int], dict[str, int]], *, are_alike: bool = False
+) -> dict[int, dict[str, int]]:
     """Trace as the driver does: ask, answer, ask again."""
     known: dict[int, dict[str, int]] = {}
-    while wanted := next_micro_batches(members, known):
+    while wanted := next_micro_batches(members, known, is_sure=lambda low, high: are_alike):
         assert not set(wanted) & set(known), "nothing is traced twice"
         known |= {micro_batch: peaks(micro_batch) for micro_batch in wanted}
     return known
@@ -22,6 +24,10 @@ def traced_until_done(members: list[int], peaks: Callable[[int], dict[str, int]]
 def test_three_traces_do_where_the_third_lies_on_the_line() -> None:
     known = traced_until_done(list(range(1, 33)), lambda b: {"forward": 100 + 7 * b, "step": 500})
     assert sorted(known) == [1, 17, 32]
+
+
+def test_two_traces_do_where_their_allocations_are_alike() -> None:
+    assert sorted(traced_until_done([1, 2, 4, 8], lambda b: {"step": b * b}, are_alike=True)) == [1, 8]
 
 
 def test_a_bend_is_found_and_its_neighbours_are_traced() -> None:

@@ -1,8 +1,8 @@
 "use strict";
 (() => {
   const table = document.getElementById("all");
-  const body = table.tBodies[0];
-  const rows = Array.from(body.rows);
+  let body = table.tBodies[0];
+  let rows = Array.from(body.rows);
   const count = document.getElementById("count");
   const text = document.getElementById("filter-text");
   const status = document.getElementById("filter-status");
@@ -20,12 +20,15 @@
     const ascending = head.getAttribute("aria-sort") !== "ascending";
     for (const each of table.tHead.rows[0].cells) each.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
+    order(column, ascending);
+  };
+  const order = (column, ascending) => {
     const keyed = rows.map((row) => [valueOf(row, column), row]);
     keyed.sort(([a], [b]) => {
       // What has no value stays at the end, whichever way it is sorted.
       if (a === null || b === null) return (a === null) - (b === null);
-      const order = typeof a === "number" ? a - b : (a < b ? -1 : a > b ? 1 : 0);
-      return ascending ? order : -order;
+      const least = typeof a === "number" ? a - b : (a < b ? -1 : a > b ? 1 : 0);
+      return ascending ? least : -least;
     });
     body.append(...keyed.map(([, row]) => row));
     filter();
@@ -51,5 +54,13 @@
   for (const each of [text, status, stage]) each.addEventListener("input", filter);
   more.addEventListener("click", () => { limit = Infinity; filter(); });
   document.getElementById("filters").hidden = false;
+  // The live page puts new rows in place of these.
+  document.addEventListener("newrows", () => {
+    body = table.tBodies[0];
+    rows = Array.from(body.rows);
+    const column = Array.from(table.tHead.rows[0].cells).findIndex((head) => head.hasAttribute("aria-sort"));
+    if (column < 0) filter();
+    else order(column, table.tHead.rows[0].cells[column].getAttribute("aria-sort") === "ascending");
+  });
   filter();
 })();
