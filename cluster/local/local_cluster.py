@@ -29,7 +29,8 @@ SUBNETS = ipaddress.ip_network("10.213.0.0/16")
 RAY_PORT = 6379
 READY_WITHIN_S = 20.0
 INSIDE = (
-    "set -e; hostname {host}; mount --bind {tmp} /tmp; mount -t tmpfs -o size={shm} tmpfs /dev/shm; {hide}"
+    "set -e; hostname {host}; mount --bind {hosts} /etc/hosts; mount --bind {tmp} /tmp; "
+    "mount -t tmpfs -o size={shm} tmpfs /dev/shm; {hide}"
     # An ignored SIGCHLD outlives exec: the kernel then buries orphans, for whom process 1 of a node is responsible.
     "trap '' CHLD; touch /tmp/.ready; exec sleep infinity"
 )
@@ -115,7 +116,11 @@ class LocalCluster:
             place += [f"--include-dashboard={str(dashboard).lower()}", "--dashboard-host=0.0.0.0"]
         limits = [f"--num-cpus={slots}", "--object-store-memory=100000000", "--disable-usage-stats"]
         script = "from ray.scripts.scripts import main; main()"
-        node.run(sys.executable, "-c", script, "start", f"--node-ip-address={node.address}", *place, *limits)
+        start = [sys.executable, "-c", script, "start", f"--node-ip-address={node.address}", *place, *limits]
+        try:
+            node.run(*start)
+        except CannotBuild as error:
+            raise CannotBuild(f"{error}\n{_last_words(node)}") from None
 
     def limit_rate(self, index: int, megabit: float) -> None:
         """Let the link of a node carry so many Mbit/s each way (a token bucket)."""
@@ -164,7 +169,7 @@ def up(
     Raises:
         CannotBuild: when the machine does not let us.
     """
-    _check_able(name)
+    check_able(name)
     down(name)
     bridge, subnet, token = f"rs-{name}", _free_subnet(), secrets.token_hex(16)
     try:
@@ -174,7 +179,9 @@ def up(
         made = []
         for index in range(nodes):
             address = f"{subnet[index + 1]}/{subnet.prefixlen}"
-            made.append(_make_node(name, index, address, token, hidden if index else (), seed_home or {}))
+            made.append(
+                _make_node(name, index, address, str(subnet[254]), token, hidden if index else (), seed_home or {})
+            )
         cluster = LocalCluster(name=name, nodes=tuple(made))
         (STATE / name / "cluster.json").write_text(json.dumps([asdict(node) for node in made]))
     except BaseException:
@@ -226,7 +233,13 @@ def running(name: str, slots: Sequence[int], **how: object) -> Iterator[LocalClu
 
 
 def _make_node(
-    name: str, index: int, address: str, token: str, hidden: Sequence[str], seed_home: Mapping[str, str]
+    name: str,
+    index: int,
+    address: str,
+    gateway: str,
+    token: str,
+    hidden: Sequence[str],
+    seed_home: Mapping[str, str],
 ) -> Node:
     namespace, link, peer = f"raysweep-{name}-{index}", f"rs-{name}-{index}", f"rs-{name}-{index}p"
     folder = STATE / name / f"node-{index}"
@@ -243,8 +256,13 @@ def _make_node(
     _do("ip", "-n", namespace, "addr", "add", address, "dev", "eth0")
     for device in ("eth0", "lo"):
         _do("ip", "-n", namespace, "link", "set", device, "up")
+    # Ray finds its own address by the way to a public one, so there is a way; nothing is ever sent there.
+    _do("ip", "-n", namespace, "route", "add", "default", "via", gateway)
+    hosts = folder / "hosts"
+    # As many distributions have it: what gloo is left to find by the host's name is of no use to another node.
+    hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}-{index}\n")
     hide = "".join(f"mount -t tmpfs -o size=64k tmpfs '{path}'; " for path in hidden)
-    script = INSIDE.format(host=f"{name}-{index}", tmp=tmp, shm="2g", hide=hide)
+    script = INSIDE.format(host=f"{name}-{index}", hosts=hosts, tmp=tmp, shm="2g", hide=hide)
     own = ["unshare", "--mount", "--pid", "--uts", "--ipc", "--fork", "--mount-proc"]
     keeper = subprocess.Popen(
         ["nsenter", f"--net=/run/netns/{namespace}", *own, "sh", "-c", script],
@@ -273,7 +291,12 @@ def _init_of(keeper: subprocess.Popen[bytes], ready: Path, log: Path) -> int:
     return int(Path(f"/proc/{keeper.pid}/task/{keeper.pid}/children").read_text().split()[0])
 
 
-def _check_able(name: str) -> None:
+def check_able(name: str) -> None:
+    """Whether this machine and user can have a cluster of this name.
+
+    Raises:
+        CannotBuild: with what lacks.
+    """
     if not re.fullmatch(r"[a-z0-9]{1,6}", name):
         raise CannotBuild(f"{name!r} is no name of a cluster: 1 to 6 small letters or digits")
     if os.geteuid():
@@ -292,6 +315,12 @@ def _free_subnet() -> ipaddress.IPv4Network:
         if f" {subnet[254]}/" not in taken:
             return subnet
     raise CannotBuild(f"every network of {SUBNETS} is in use")
+
+
+def _last_words(node: Node) -> str:
+    """The ends of the logs of Ray's own processes on a node."""
+    logs = [path for name in ("gcs_server", "raylet") for path in node.tmp("ray").glob(f"session_2*/logs/{name}.*")]
+    return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-1500:]}" for path in logs)
 
 
 def _program(pid: int) -> str:

@@ -22,11 +22,11 @@ def _without_raysweep() -> Sequence[str]:
 
 def _on_head(name: str, slots: Sequence[int]) -> Iterator[OnHead]:
     try:
-        cluster = local_cluster.running(name, slots, hidden=_without_raysweep(), seed_home=built_operators())
-        with cluster as running:
-            yield OnHead(running)
+        local_cluster.check_able(name)
     except local_cluster.CannotBuild as error:
         pytest.skip(str(error))
+    with local_cluster.running(name, slots, hidden=_without_raysweep(), seed_home=built_operators()) as cluster:
+        yield OnHead(cluster)
 
 
 @pytest.fixture(scope="module")

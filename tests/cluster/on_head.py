@@ -45,6 +45,12 @@ class OnHead:
             process.kill()
             raise AssertionError(f"{arguments} takes longer than {timeout_s} s: {output.read_text()}") from None
 
+    def restart_node(self, index: int, slots: int) -> None:
+        """Start Ray on a node anew; what was left of it there is ended first."""
+        self.cluster.kill_raylet(index)
+        time.sleep(2)  # its other processes follow it
+        self.cluster.start_node(index, slots)
+
     def results(self, name: str, *parts: str) -> Path:
         """A path in a sweep's results, as this machine sees it."""
         return self.head.tmp("work", "results", name, *parts)

@@ -63,16 +63,21 @@ class SlurmNodes:
         ).stdout
 
 
-@contextmanager
-def running(count: int) -> Iterator[SlurmNodes]:
-    """A Slurm of so many nodes of one CPU, each with name spaces of its own, for the length of a block.
+def check_able() -> None:
+    """Whether Slurm is installed, and nodes can be made.
 
     Raises:
-        CannotBuild: when Slurm is not installed, or the machine does not let us.
+        CannotBuild: with what lacks.
     """
+    local_cluster.check_able("slurm")
     lacking = [program for program in PROGRAMS if shutil.which(program) is None]
     if lacking:
         raise local_cluster.CannotBuild(f"no Slurm here: {', '.join(lacking)} (packages slurm-wlm and munge)")
+
+
+@contextmanager
+def running(count: int) -> Iterator[SlurmNodes]:
+    """A Slurm of so many nodes of one CPU, each with name spaces of its own, for the length of a block."""
     folder = Path(tempfile.mkdtemp(prefix="raysweep-slurm-", dir="/var/tmp"))
     cluster = local_cluster.up("slurm", count)
     try:

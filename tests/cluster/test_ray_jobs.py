@@ -18,10 +18,11 @@ pytestmark = pytest.mark.cluster
 def cluster() -> Iterator[local_cluster.LocalCluster]:
     """One node with two slots and a dashboard."""
     try:
-        with local_cluster.running("jobs", [2], dashboard=True, seed_home=built_operators()) as running:
-            yield running
+        local_cluster.check_able("jobs")
     except local_cluster.CannotBuild as error:
         pytest.skip(str(error))
+    with local_cluster.running("jobs", [2], dashboard=True, seed_home=built_operators()) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

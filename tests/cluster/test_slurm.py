@@ -20,10 +20,11 @@ OVER_BOTH = {"count": 2, "resources_per_worker": {"CPU": 1}, "placement": "STRIC
 def slurm() -> Iterator[slurm_nodes.SlurmNodes]:
     """Two nodes of one CPU."""
     try:
-        with slurm_nodes.running(2) as running:
-            yield running
+        slurm_nodes.check_able()
     except local_cluster.CannotBuild as error:
         pytest.skip(str(error))
+    with slurm_nodes.running(2) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -67,19 +67,22 @@ def test_two_nodes_that_cannot_reach_each_other_are_named_b62(three_nodes: OnHea
     assert "in force: " in output and "Traceback" not in output
 
 
-def test_a_link_that_is_down_fails_the_sweep_before_it_begins(three_nodes: OnHead, tmp_path: Path) -> None:
-    path = three_nodes.write_sweep("down", **PLAN)
+def test_a_link_that_goes_down_fails_the_sweep_before_it_begins(three_nodes: OnHead, tmp_path: Path) -> None:
+    path, began_s = three_nodes.write_sweep("down", **PLAN), time.monotonic()
+    process = three_nodes.start("run", path, output=tmp_path / "out")
+    time.sleep(2)  # Python starts; Ray is not joined yet
     three_nodes.cluster.set_link(2, up=False)
     try:
-        began_s = time.monotonic()
-        exit_code, output = three_nodes.run("run", path, output=tmp_path / "out")
-        took_s = time.monotonic() - began_s
+        exit_code = process.wait(120)
+        print(f"told after {time.monotonic() - began_s:.1f} s, the start of Python included")
     finally:
         three_nodes.cluster.set_link(2, up=True)
+        three_nodes.restart_node(2, 1)  # Ray may have given it up
     first, _, third = three_nodes.addresses
-    print(f"told after {took_s:.1f} s, the start of Python included")
-    assert exit_code == 4, output
-    assert f"{first} - {third}: no connection: {third}:" in output
+    output = (tmp_path / "out").read_text()
+    # On a slow machine Ray finds the loss (15 s) before the driver has started.
+    named = f"{first} - {third}: no connection: {third}:" if exit_code == 4 else f"lost nodes: {third}"
+    assert exit_code in (2, 4) and named in output, output
     assert not three_nodes.results("down").exists()
 
 
@@ -99,8 +102,8 @@ def test_a_sweep_over_three_nodes_that_loses_a_rank_and_a_node_is_confirmed(
     three_nodes.wait_for_launches("lossy", 3, process)
     time.sleep(1.5)
     three_nodes.cluster.kill_raylet(2)
-    time.sleep(5)
-    three_nodes.cluster.start_node(2, 1)
+    time.sleep(5)  # the group has lost its node by then
+    three_nodes.restart_node(2, 1)
     assert process.wait(280) == 0, (tmp_path / "out").read_text()
     _judge_the_lossy_sweep(three_nodes, (tmp_path / "out").read_text())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gzip
 import importlib.util
 import json
 import os
@@ -19,6 +18,7 @@ import torch
 import yaml
 from builders import make_candidate, make_workload
 from export_builders import make_answer
+from kubernetes_schema import validate
 from torch import nn
 
 from raysweep.estimate.ds_check import check_ds_configs
@@ -253,24 +253,7 @@ def test_kubernetes_takes_the_manifest(tmp_path: Path, device: str) -> None:
 
 
 def _validate(job: dict[str, Any]) -> None:
-    schema = json.loads(gzip.decompress(RAYJOB_SCHEMA.read_bytes()))
-    jsonschema.Draft202012Validator(_strict(schema)).validate(job)
-
-
-def _strict(schema: Any) -> Any:
-    """Kubernetes' dialect as JSON Schema; a field that the schema does not have is refused, as `--validate=strict`."""
-    if isinstance(schema, list):
-        return [_strict(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    strict = {key: _strict(value) for key, value in schema.items()}
-    if strict.pop("x-kubernetes-int-or-string", False):
-        strict.pop("type", None)
-        strict["anyOf"] = [{"type": "integer"}, {"type": "string"}]
-    closed = isinstance(schema.get("properties"), dict) and schema.get("type") == "object"
-    if closed and "additionalProperties" not in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
-        strict["additionalProperties"] = strict["properties"] == {"metadata": {}} or False
-    return strict
+    validate(job, RAYJOB_SCHEMA)
 
 
 @pytest.mark.parametrize(
