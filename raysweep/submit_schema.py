@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Literal
 
+import yaml
 from pydantic import Field, field_validator
 
+from raysweep.errors import ConfigError
 from raysweep.section import NotNegative, Positive, Section
+from raysweep.yaml_numbers import load_yaml
 
 PLACES = ("ray", "slurm", "kuberay")
 NEVER_INSTALLED = ("torch", "torchvision", "torchaudio", "deepspeed", "ray")
@@ -152,3 +156,28 @@ class SubmitSection(Section):
     ray: RaySubmit = RaySubmit()
     slurm: SlurmSubmit = SlurmSubmit()
     kuberay: KubeRaySubmit = KubeRaySubmit()
+
+
+def read_options(options: Sequence[str]) -> dict[str, Any]:
+    """Keys of a part of the section as `key=value` gives them: lists and mappings in YAML's short form, the rest text.
+
+    Raises:
+        ConfigError: when one is not written so.
+    """
+    given: dict[str, Any] = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals:
+            raise ConfigError(key="--option", value=option, rule="write it as key=value")
+        given[key.strip()] = _value(key, value)
+    return given
+
+
+def _value(key: str, value: str) -> Any:
+    if not value.startswith(("[", "{")):
+        # Not read as YAML, for which 02:00:00 is the number 7200; the schema knows which keys are numbers.
+        return None if value == "none" else value
+    try:
+        return load_yaml(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(key=f"--option {key}", value=value, rule=" ".join(str(error).split())) from None

@@ -42,7 +42,8 @@ def stop(job: str, *, to: str | None, address: str | None, options: Sequence[str
     """Ask a job to end; what it has measured is kept."""
     submitter, job_id = _job(job, to=to, address=address, options=options)
     submitter.stop(job_id)
-    typer.echo(submitter.status(job_id).line())
+    known = {each.job_id: each for each in submitter.jobs()}
+    typer.echo(known[job_id].line() if job_id in known else f"{job_id} is gone from {submitter.where}")
 
 
 def fetch(job: str, *, output: str | None, to: str | None, address: str | None, options: Sequence[str]) -> None:

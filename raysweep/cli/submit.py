@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import typer
 
@@ -11,9 +10,8 @@ from raysweep.errors import ConfigError, nearest_name
 from raysweep.submit.job import INTERRUPTED, JobRequest, JobStatus, Submitter
 from raysweep.submit.places import make_submitter
 from raysweep.submit.sending import follow, send
-from raysweep.submit_schema import PLACES
+from raysweep.submit_schema import PLACES, read_options
 from raysweep.sweep_file import Sweep, load_sweep, submit_section
-from raysweep.yaml_numbers import load_yaml
 
 
 def submit(
@@ -62,7 +60,7 @@ def open_place(
         raise ConfigError(
             key="--to", value=to, rule=f"must be one of {', '.join(PLACES)}", nearest=nearest_name(to, PLACES)
         )
-    given = _read_options(options)
+    given = read_options(options)
     if address is not None:
         if to not in (None, "ray"):
             raise ConfigError(key="--address", value=address, rule=f"is an option of --to ray, not of --to {to}")
@@ -96,24 +94,3 @@ def end_with(status: JobStatus) -> None:
     """
     typer.echo(status.line())
     raise typer.Exit(status.code)
-
-
-def _read_options(options: Sequence[str]) -> dict[str, Any]:
-    """Values as a sweep file would have them: lists and mappings in YAML's short form, the rest as text."""
-    given: dict[str, Any] = {}
-    for option in options:
-        key, equals, value = option.partition("=")
-        if not equals:
-            raise ConfigError(key="--option", value=option, rule="write it as key=value")
-        given[key.strip()] = _value(key, value)
-    return given
-
-
-def _value(key: str, value: str) -> Any:
-    if value[:1] not in "[{" or not value:
-        return None if value == "none" else value
-    try:
-        plain = load_yaml(value)
-    except ValueError as error:
-        raise ConfigError(key=f"--option {key}", value=value, rule=" ".join(str(error).split())) from None
-    return plain if isinstance(plain, list | Mapping) else value

@@ -82,7 +82,7 @@ def follow(
     *,
     write: Callable[[str], None],
     note: Callable[[str], None],
-    poll_s: float = POLL_S,
+    poll_s: float | None = None,
     patience_s: float = PATIENCE_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -94,7 +94,7 @@ def follow(
         job_id: the job.
         write: takes new text of the log, as it is.
         note: takes a line about the job itself.
-        poll_s: seconds between two looks.
+        poll_s: seconds between two looks; `POLL_S` where not given.
         patience_s: how long the place may be silent, or say nothing that we know.
         clock: seconds of a clock that never goes back.
         sleep: waits for so many seconds.
@@ -102,6 +102,7 @@ def follow(
     Raises:
         PreflightError: when the place has been silent for too long; the job is not touched.
     """
+    poll_s = POLL_S if poll_s is None else poll_s
     shown, said, heard_s, known_s = 0, "", clock(), clock()
     while True:
         try:

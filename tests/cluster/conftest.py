@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 
 import local_cluster
 import pytest
 from on_head import ROOT, OnHead
-
-OPERATORS = ".cache/raysweep/torch_extensions"
+from seeds import built_operators
 
 
 def _without_raysweep() -> Sequence[str]:
@@ -21,18 +20,12 @@ def _without_raysweep() -> Sequence[str]:
     return [str(folder) for folder in folders if folder.is_dir()]
 
 
-def _built_operators() -> Mapping[str, str]:
-    """What is built on this machine already; a build takes a minute a node."""
-    built = Path.home() / OPERATORS
-    return {OPERATORS: str(built)} if built.is_dir() else {}
-
-
 def _on_head(name: str, slots: Sequence[int]) -> Iterator[OnHead]:
     try:
         local_cluster.check_able(name)
     except local_cluster.CannotBuild as error:
         pytest.skip(str(error))
-    with local_cluster.running(name, slots, hidden=_without_raysweep(), seed_home=_built_operators()) as cluster:
+    with local_cluster.running(name, slots, hidden=_without_raysweep(), seed_home=built_operators()) as cluster:
         yield OnHead(cluster)
 
 

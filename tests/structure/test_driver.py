@@ -49,3 +49,11 @@ def test_export_report_and_comparison_load_neither_torch_nor_ray() -> None:
     verbs = ("raysweep.cli.export", "raysweep.cli.report", "raysweep.cli.compare")
     seen = _after_importing("raysweep.cli.main", *verbs)
     assert {"torch", "ray", "deepspeed"}.isdisjoint(seen["loaded"])
+
+
+def test_sending_loads_no_torch_and_ray_only_where_ray_is_asked() -> None:
+    places = ("raysweep.submit.slurm", "raysweep.submit.kuberay")
+    seen = _after_importing("raysweep.cli.main", "raysweep.cli.submit", "raysweep.cli.jobs", *places)
+    assert {"torch", "ray", "deepspeed", "kubernetes"}.isdisjoint(seen["loaded"])
+    seen = _after_importing("raysweep.submit.ray_jobs")
+    assert {"torch", "deepspeed"}.isdisjoint(seen["loaded"])

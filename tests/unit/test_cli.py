@@ -29,7 +29,7 @@ SEVEN_BILLION = [
     "1",
     "--json",
 ]
-VERBS = ("init", "plan", "memory", "run", "check", "show", "export")
+VERBS = ("init", "plan", "memory", "run", "check", "submit", "show", "export")
 
 
 def _raysweep(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
