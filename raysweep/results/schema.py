@@ -43,6 +43,7 @@ _FIGURE_COLUMNS: tuple[tuple[str, pa.DataType], ...] = (
     ("cycled_data", pa.bool_()),
     ("random_forward", pa.bool_()),
     ("window_end", pa.string()),
+    ("data_s", pa.float64()),
     ("device", pa.string()),
 )
 

@@ -9,7 +9,6 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from raysweep.budget import MeasurementWindow
@@ -43,7 +42,7 @@ class Stepper(StepLog):
         self._engine = engine
         self._batches = batches
         self._device = device
-        self._token_masks: list[Tensor | None] = []
+        self._token_counts: list[int | None] = []
         self._data_s = 0.0
 
     def take(self, mark: Mark = lambda phase: None) -> Step:
@@ -70,10 +69,10 @@ class Stepper(StepLog):
         )
 
     def _count_tokens(self) -> int | None:
-        """Tokens of the last step that are no padding; counted behind the stopwatch."""
-        masks, self._token_masks = self._token_masks, []
-        counts = [int(mask.count_nonzero()) for mask in masks if mask is not None]
-        return sum(counts) if len(counts) == len(masks) else None
+        """Tokens of the last step that are no padding."""
+        counts, self._token_counts = self._token_counts, []
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
 
     def _micro_step(self, mark: Mark) -> Tensor:
         mark("forward")
@@ -81,7 +80,7 @@ class Stepper(StepLog):
         on_host = next(self._batches)
         batch = {name: tensor.to(self._device.place, non_blocking=True) for name, tensor in on_host.items()}
         self._data_s += time.perf_counter() - began_s
-        self._token_masks.append(_token_mask(on_host))
+        self._token_counts.append(_tokens_in(on_host))
         loss = self._forward(batch)
         mark("backward")
         self._engine.backward(loss)
@@ -99,12 +98,15 @@ class Stepper(StepLog):
         return loss
 
 
-def _token_mask(batch: Mapping[str, Tensor]) -> Tensor | None:
-    """Nonzero where a token counts: the attention mask, else every token of the inputs; None where it has neither."""
+def _tokens_in(batch: Mapping[str, Tensor]) -> int | None:
+    """Tokens that are no padding: by the attention mask, else all of the inputs; None where it has neither.
+
+    Counted at once, on the host: to keep the mask until the stopwatch stands would keep its bytes, too.
+    """
     mask, tokens = batch.get("attention_mask"), batch.get("input_ids")
     if mask is not None and mask.ndim == 2:
-        return mask
-    return None if tokens is None else torch.ones((), dtype=torch.bool).expand(tokens.shape)
+        return int(mask.count_nonzero())
+    return None if tokens is None else tokens.numel()
 
 
 def loss_of(output: Any) -> Tensor:

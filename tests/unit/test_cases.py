@@ -82,8 +82,8 @@ def test_batch_keys_of_the_base_config_are_overridden_and_that_is_said_once_b17(
 def test_auto_in_a_native_config_is_refused_with_its_path_b20(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"deepspeed\.gradient_clipping: 'auto': 'auto' is filled by the Hugging"):
         _sweep_of(tmp_path, {"gradient_clipping": "auto"})
-    with pytest.raises(ConfigError, match=r"deepspeed\.zero_optimization\.reduce_bucket_size: 'auto'"):
-        _sweep_of(tmp_path, {"zero_optimization": {"reduce_bucket_size": "auto"}})
+    with pytest.raises(ConfigError, match=r"deepspeed\.zero_optimization\.stage3_max_live_parameters: 'auto'"):
+        _sweep_of(tmp_path, {"zero_optimization": {"stage3_max_live_parameters": "auto"}})
 
 
 def _is_an_integer_everywhere(sweep: Sweep) -> None:
