@@ -128,6 +128,7 @@ def test_the_exported_config_is_the_one_that_was_measured(ran: Ran) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_exported_script_trains(ran: Ran) -> None:
     script = ran.folder / "results/best/train_ray.py"
     command = [sys.executable, str(script), "--steps", "20", "--save", str(ran.folder / "saved")]
