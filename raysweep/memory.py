@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from raysweep.candidate import Candidate
 from raysweep.memory_terms import Case, phase_terms
+from raysweep.offload import host_bytes, on_device
 from raysweep.workload import Workload
 from raysweep.zero_settings import ZeroSettings
 
@@ -45,6 +46,8 @@ class MemoryEstimate:
     band: float
     """The true peak is expected within peak_bytes x (1 +- band)."""
     device: str
+    host_bytes: int = 0
+    """Beside these, in the host's memory: the optimizer or the parameters, where they are offloaded from a GPU."""
     source: str = CLOSED_FORM
     """How it was found: closed form, trace, or trace of other micro-batches."""
 
@@ -66,7 +69,8 @@ def estimate_memory(candidate: Candidate, workload: Workload, settings: ZeroSett
     Adam. The workload's shape must be known.
     """
     assert workload.shape is not None
-    phases = phase_terms(Case(candidate=candidate, workload=workload, settings=settings, shape=workload.shape))
+    case = Case(candidate=candidate, workload=workload, settings=settings, shape=workload.shape)
+    phases = on_device(case, phase_terms(case))
     peak_phase = max(phases, key=lambda phase: phases[phase].total())
     return MemoryEstimate(
         phases={phase: dict(terms) for phase, terms in phases.items()},
@@ -74,6 +78,7 @@ def estimate_memory(candidate: Candidate, workload: Workload, settings: ZeroSett
         peak_bytes=phases[peak_phase].total(),
         band=_band(phases, workload),
         device=workload.device,
+        host_bytes=host_bytes(case),
     )
 
 
