@@ -21,7 +21,7 @@ and workspaces, and no run has confirmed one. So only what is above 1.25 times t
 CPU_ONLY_KINDS = ("optimizer_temporaries",)
 """Kinds of bytes that a CUDA run does not have: a fused Adam needs no temporaries."""
 
-ON_HOST_KINDS = ("optimizer_states", "optimizer_temporaries", "update")
+ON_HOST_KINDS = ("optimizer_states", "optimizer_temporaries", "gradients", "update")
 """Kinds that an offloaded optimizer has on the host."""
 
 Terms = Mapping[str, Mapping[str, int]]

@@ -148,6 +148,8 @@ class _Tracing:
             family = self._families[family_key(candidate)]
             if family.error:
                 continue
+            if self._offloads_at_stage_3(candidate):
+                continue
             micro_batch = candidate.micro_batch_size_per_gpu
             terms, is_interpolated = family.terms(micro_batch, device=device)
             known = [trace for traces in family.traces.values() for trace in traces.values()]
@@ -163,11 +165,19 @@ class _Tracing:
                 ranks[candidate.candidate_id] = tuple(family.traces[micro_batch].values())
         return Traces(estimates=estimates, ranks=ranks, notes=self._notes(len(estimates)))
 
+    def _settings(self, candidate: Candidate) -> ZeroSettings:
+        config = render(candidate, workload=self._sweep.workload, base=self._sweep.base_ds_config)
+        return ZeroSettings.from_ds_config(config)
+
+    def _offloads_at_stage_3(self, candidate: Candidate) -> bool:
+        """Stage 3 builds host buffers among its parameters, where a trace cannot tell them apart: the closed form can."""
+        settings, is_on_gpu = self._settings(candidate), self._sweep.workload.device == "cuda"
+        return is_on_gpu and candidate.zero_stage == 3 and (settings.optimizer_on_host or settings.parameters_on_host)
+
     def _on_device(self, candidate: Candidate, terms: Terms) -> tuple[Terms, int]:
         """The terms less what is offloaded to the host, and that."""
         workload = self._sweep.workload
-        config = render(candidate, workload=workload, base=self._sweep.base_ds_config)
-        settings = ZeroSettings.from_ds_config(config)
+        settings = self._settings(candidate)
         if workload.shape is None or not settings.optimizer_on_host:
             return terms, 0
         case = Case(candidate=candidate, workload=workload, settings=settings, shape=workload.shape)
