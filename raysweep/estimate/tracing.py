@@ -170,7 +170,7 @@ class _Tracing:
         return ZeroSettings.from_ds_config(config)
 
     def _offloads_at_stage_3(self, candidate: Candidate) -> bool:
-        """Stage 3 builds host buffers among its parameters, where a trace cannot tell them apart: the closed form can."""
+        """Stage 3 builds host buffers among its parameters, where a trace cannot tell them apart."""
         settings, is_on_gpu = self._settings(candidate), self._sweep.workload.device == "cuda"
         return is_on_gpu and candidate.zero_stage == 3 and (settings.optimizer_on_host or settings.parameters_on_host)
 
