@@ -46,8 +46,9 @@ class Calibration:
 def calibrate(pairs: Sequence[Pair]) -> Calibration:
     """Fit a factor and a constant in relative error, and the band by leaving out one trial at a time.
 
-    Of more than `MOST_LEFT_OUT` trials every second one is left out of one fit. With n trials the largest left-out error covers a further one with probability n / (n + 1) (Vovk et al., jackknife
-    form); from 19 on the band is the quantile that covers 95 %.
+    Of more than `MOST_LEFT_OUT` trials every second one is left out of one fit. With n trials the largest left-out
+    error covers a further one with probability n / (n + 1) (split and jackknife conformal prediction; Vovk and others);
+    from 19 on the band is the quantile that covers 95 %.
     """
     if not pairs:
         return Calibration()

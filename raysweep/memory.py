@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from raysweep.candidate import Candidate
 from raysweep.memory_terms import Case, phase_terms
+from raysweep.offload import host_bytes, on_device
 from raysweep.workload import Workload
 from raysweep.zero_settings import ZeroSettings
 
@@ -47,6 +48,8 @@ class MemoryEstimate:
     band: float
     """The true peak is expected within peak_bytes x (1 +- band)."""
     device: str
+    host_bytes: int = 0
+    """Beside these, in the host's memory: the optimizer or the parameters, where they are offloaded from a GPU."""
     source: str = CLOSED_FORM
     """How it was found: closed form, trace, or trace of other micro-batches."""
 
@@ -68,23 +71,17 @@ def estimate_memory(candidate: Candidate, workload: Workload, settings: ZeroSett
     Adam. The workload's shape must be known.
     """
     assert workload.shape is not None
-    phases = phase_terms(Case(candidate=candidate, workload=workload, settings=settings, shape=workload.shape))
-    if settings.offloads_optimizer and candidate.zero_stage > 0 and workload.device != "cpu":
-        phases = {phase: _off_device(terms, phase=phase) for phase, terms in phases.items()}
+    case = Case(candidate=candidate, workload=workload, settings=settings, shape=workload.shape)
+    phases = on_device(case, phase_terms(case))
     peak_phase = max(phases, key=lambda phase: phases[phase].total())
     return MemoryEstimate(
         phases={phase: dict(terms) for phase, terms in phases.items()},
         peak_phase=peak_phase,
         peak_bytes=phases[peak_phase].total(),
-        band=max(_band(phases, workload), OFFLOAD_BAND if settings.offloads_optimizer else 0.0),
+        band=max(_band(phases, workload), OFFLOAD_BAND if settings.optimizer_on_host else 0.0),
         device=workload.device,
+        host_bytes=host_bytes(case),
     )
-
-
-def _off_device(terms: Counter[str], *, phase: str) -> Counter[str]:
-    """What stays on the device where the optimizer's states are in host memory, and its update is made there."""
-    gone = {"optimizer_states"} | ({"gradients", "optimizer_temporaries"} if phase == "step" else set())
-    return Counter({term: size_bytes for term, size_bytes in terms.items() if term not in gone})
 
 
 def _band(phases: Mapping[str, Counter[str]], workload: Workload) -> float:

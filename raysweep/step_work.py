@@ -77,8 +77,8 @@ def step_work(candidate: Candidate, workload: Workload, settings: ZeroSettings) 
         collectives=0.0 if is_stage_3 else _collectives(candidate, workload, settings, shape),
         gather_calls=micro_steps * (GATHER_CALLS * (shape.blocks + 1) + recomputed) if is_stage_3 else 0.0,
         micro_steps=float(micro_steps),
-        optimizer_bytes=0.0 if settings.offloads_optimizer else traffic_bytes,
-        offload_bytes=traffic_bytes + carried_bytes if settings.offloads_optimizer else 0.0,
+        optimizer_bytes=0.0 if settings.optimizer_on_host else traffic_bytes,
+        offload_bytes=traffic_bytes + carried_bytes if settings.optimizer_on_host else 0.0,
     )
 
 

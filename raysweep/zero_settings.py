@@ -18,20 +18,24 @@ class ZeroSettings:
     stage3_prefetch_bucket_size: int = 50_000_000
     stage3_param_persistence_threshold: int = 100_000
     fp32_grad_accumulation: bool = False
-    offloads_optimizer: bool = False
-    """The optimizer's states are in host memory."""
+    optimizer_on_host: bool = False
+    optimizer_host_share: float = 1.0
+    """`offload_optimizer.ratio`: the share of the optimizer that stage 3 keeps on the host."""
+    parameters_on_host: bool = False
 
     @classmethod
     def from_ds_config(cls, ds_config: Mapping[str, Any]) -> ZeroSettings:
         """The settings of a DeepSpeed config; what it leaves out has DeepSpeed's default."""
         section = ds_config.get("zero_optimization", {})
         names = [name for name in cls.__slots__ if name in section]
-        offload = (section.get("offload_optimizer") or {}).get("device", "none")
         accumulation = ds_config.get("data_types", {}).get("grad_accum_dtype")
+        optimizer, parameters = (section.get(name) or {} for name in ("offload_optimizer", "offload_param"))
         return cls(
             **{name: section[name] for name in names},
             fp32_grad_accumulation=accumulation == "fp32",
-            offloads_optimizer=offload != "none",
+            optimizer_on_host=optimizer.get("device", "none") != "none",
+            optimizer_host_share=optimizer.get("ratio", 1.0),
+            parameters_on_host=parameters.get("device", "none") != "none",
         )
 
     def overlaps(self, zero_stage: int) -> bool:

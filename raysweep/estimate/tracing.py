@@ -17,11 +17,13 @@ from raysweep.estimate.trace_fidelity import fidelity_of
 from raysweep.estimate.trace_self_test import self_test
 from raysweep.estimate.trace_server import TraceServer, TraceServerDied
 from raysweep.fidelity import Fidelity, corrected
-from raysweep.memory import MemoryEstimate
+from raysweep.memory import MemoryEstimate, ZeroSettings
+from raysweep.memory_terms import FP32_BYTES, Case
 from raysweep.model_schema import LOOP_KINDS
+from raysweep.offload import host_bytes
 from raysweep.sweep_file import Sweep
 from raysweep.trace import RankTrace, TraceJob
-from raysweep.trace_estimate import estimate_from
+from raysweep.trace_estimate import Terms, estimate_from, without_host
 from raysweep.trace_families import TRACED_ACCUMULATION, families, family_key
 from raysweep.trial import LaunchRequest
 from raysweep.workload import Workload
@@ -96,6 +98,9 @@ def trace_job(sweep: Sweep, candidate: Candidate, *, rank: int) -> TraceJob:
 def _without_cuda_kernels(config: dict[str, Any], workload: Workload) -> dict[str, Any]:
     """The config with torch's Adam, which runs on the CPU, in place of DeepSpeed's, which is compiled for CUDA."""
     optimizer = config["optimizer"]
+    if config["zero_optimization"].get("offload_optimizer"):
+        # Else DeepSpeed insists on its compiled CPU Adam, whose states and masters are those of torch's.
+        config["zero_force_ds_cpu_optimizer"] = False
     if workload.device == "cuda" and optimizer["type"].lower() in ("adam", "adamw"):
         optimizer["params"] = {**optimizer.get("params", {}), "torch_adam": True}
     return config
@@ -147,11 +152,15 @@ class _Tracing:
             family = self._families[family_key(candidate)]
             if family.error:
                 continue
+            if self._offloads_at_stage_3(candidate):
+                continue
             micro_batch = candidate.micro_batch_size_per_gpu
             terms, is_interpolated = family.terms(micro_batch, device=device)
             known = [trace for traces in family.traces.values() for trace in traces.values()]
+            on_device, on_host = self._on_device(candidate, corrected(terms, self.fidelity))
             estimates[candidate.candidate_id] = estimate_from(
-                corrected(terms, self.fidelity),
+                on_device,
+                host_bytes=on_host,
                 device=device,
                 is_interpolated=is_interpolated,
                 is_doubtful=bool(self.fidelity.parts_at) or any(trace.warnings for trace in known),
@@ -159,6 +168,25 @@ class _Tracing:
             if not is_interpolated:
                 ranks[candidate.candidate_id] = tuple(family.traces[micro_batch].values())
         return Traces(estimates=estimates, ranks=ranks, notes=self._notes(len(estimates)))
+
+    def _settings(self, candidate: Candidate) -> ZeroSettings:
+        config = render(candidate, workload=self._sweep.workload, base=self._sweep.base_ds_config)
+        return ZeroSettings.from_ds_config(config)
+
+    def _offloads_at_stage_3(self, candidate: Candidate) -> bool:
+        """Stage 3 builds host buffers among its parameters, where a trace cannot tell them apart."""
+        settings, is_on_gpu = self._settings(candidate), self._sweep.workload.device == "cuda"
+        return is_on_gpu and candidate.zero_stage == 3 and (settings.optimizer_on_host or settings.parameters_on_host)
+
+    def _on_device(self, candidate: Candidate, terms: Terms) -> tuple[Terms, int]:
+        """The terms less what is offloaded to the host, and that."""
+        workload = self._sweep.workload
+        settings = self._settings(candidate)
+        if workload.shape is None or not settings.optimizer_on_host:
+            return terms, 0
+        case = Case(candidate=candidate, workload=workload, settings=settings, shape=workload.shape)
+        on_host = host_bytes(case)
+        return (without_host(terms, master_bytes=FP32_BYTES * case.partition), on_host) if on_host else (terms, 0)
 
     def _notes(self, traced: int) -> tuple[str, ...]:
         families = self._families.values()

@@ -154,12 +154,12 @@ def test_offload_on_cpu_lets_torchs_adam_stand_in() -> None:
     assert config["zero_force_ds_cpu_optimizer"] is False and config["optimizer"]["params"]["torch_adam"] is True
     on_cuda = render(make_candidate(deepspeed={OFFLOAD: "cpu"}), workload=make_workload(device="cuda"), base=base)
     assert "zero_force_ds_cpu_optimizer" not in on_cuda
-    assert ZeroSettings.from_ds_config(on_cuda).offloads_optimizer
+    assert ZeroSettings.from_ds_config(on_cuda).optimizer_on_host
 
 
 def test_offload_takes_the_states_off_a_gpu_and_its_work_to_the_host() -> None:
     workload = make_workload(device="cuda")
-    kept, gone = ZeroSettings(), ZeroSettings(offloads_optimizer=True)
+    kept, gone = ZeroSettings(), ZeroSettings(optimizer_on_host=True)
     candidate = make_candidate()
     assert estimate_memory(candidate, workload, gone).peak_bytes < estimate_memory(candidate, workload, kept).peak_bytes
     on_host, on_device = step_work(candidate, workload, gone), step_work(candidate, workload, kept)
