@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tutorial_figures
 from builders import SHORT_WINDOW
+from test_page import facts
 from typer.testing import CliRunner
 from worker_builders import single_rank
 
@@ -93,6 +95,7 @@ def test_a_loop_that_cannot_be_called_here_is_swept_all_the_same(
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
 def test_what_a_page_shows_is_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: Path) -> None:
     write_files(page, tmp_path)
+    (tmp_path / "search_spaces").symlink_to(DOCS.parent / "search_spaces")
     monkeypatch.chdir(tmp_path)
     for command, shown in console_examples(page):
         printed = CliRunner().invoke(app, command.split()).output.splitlines()
@@ -115,3 +118,10 @@ def test_every_sweep_file_of_a_page_loads(tmp_path: Path) -> None:
         write_files(page, folder)
         for file in folder.glob("*.yaml"):
             assert load_sweep(file).space, file
+
+
+def test_the_tutorial_has_a_place_for_the_figures_of_a_run() -> None:
+    tutorial = (DOCS / "tutorial.md").read_text()
+    written = tutorial_figures.put(tutorial_figures.figures(facts()), tutorial)
+    assert "Winner, confirmed: `s2-k2-b2-g2` with 100.00 samples/s" in written
+    assert written.count("<!-- end of figures -->") == 1 and "Against plain data parallelism" in written
