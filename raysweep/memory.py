@@ -72,15 +72,15 @@ def estimate_memory(candidate: Candidate, workload: Workload, settings: ZeroSett
     """
     assert workload.shape is not None
     case = Case(candidate=candidate, workload=workload, settings=settings, shape=workload.shape)
-    phases = on_device(case, phase_terms(case))
+    phases, moved_bytes = on_device(case, phase_terms(case)), host_bytes(case)
     peak_phase = max(phases, key=lambda phase: phases[phase].total())
     return MemoryEstimate(
         phases={phase: dict(terms) for phase, terms in phases.items()},
         peak_phase=peak_phase,
         peak_bytes=phases[peak_phase].total(),
-        band=max(_band(phases, workload), OFFLOAD_BAND if settings.optimizer_on_host else 0.0),
+        band=max(_band(phases, workload), OFFLOAD_BAND if moved_bytes else 0.0),
         device=workload.device,
-        host_bytes=host_bytes(case),
+        host_bytes=moved_bytes,
     )
 
 
