@@ -93,12 +93,11 @@ def audit(grids: Mapping[str, Sequence[Measured]]) -> dict[str, Any]:
             out_of_memory += [oom_trials(admitted, budget_bytes, seed=seed) for seed in range(ORDERS)]
     return {
         "grids": len(grids),
+        "candidates": sum(map(len, grids.values())),
         "sweeps": sweeps,
         "decisions": decisions,
         "pruned": pruned,
         "false_discards": false_discards,
-        # Rule of three: with none of n, at most 3 / n with 95 % confidence.
-        "false_discards_at_most_pct": round(300 / max(1, pruned), 3) if not false_discards else None,
         "oom_trials_per_sweep": round(sum(out_of_memory) / max(1, len(out_of_memory)), 3),
         "oom_trials_most": max(out_of_memory, default=0),
     }
