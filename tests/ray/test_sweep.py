@@ -136,7 +136,8 @@ def test_the_exported_script_trains(ran: Ran) -> None:
     assert done.returncode == 0, done.stderr
     losses = [float(loss) for loss in re.findall(r"step \d+: loss (\d+\.\d+)", done.stdout + done.stderr)]
     assert len(losses) == 20 and losses[-1] < losses[0]
-    assert list((ran.folder / "saved").glob("global_step20/*optim_states.pt"))
+    # At stage 0 DeepSpeed keeps the optimizer in the model's file.
+    assert list((ran.folder / "saved").glob("global_step20/*_states.pt"))
 
 
 def test_nothing_but_ray_starts_processes_b04_b02(ran: Ran) -> None:
