@@ -26,7 +26,7 @@ class OperatorList:
             self.operators.append(f"{func} {shapes}")
 
 
-class ListingTracker(LiveBytesTracker):
+class ListingTracker(LiveBytesTracker):  # type: ignore[no-untyped-call]
     """Live bytes of real tensors, and the operators that made them."""
 
     def __init__(self, *, rank: int) -> None:
