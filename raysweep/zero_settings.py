@@ -17,6 +17,7 @@ class ZeroSettings:
     stage3_max_live_parameters: int = 1_000_000_000
     stage3_prefetch_bucket_size: int = 50_000_000
     stage3_param_persistence_threshold: int = 100_000
+    zero_hpz_partition_size: int = 1
     fp32_grad_accumulation: bool = False
     optimizer_on_host: bool = False
     optimizer_host_share: float = 1.0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from builders import make_candidate, make_workload, write_sweep
 
+from raysweep.candidate import Candidate
 from raysweep.cli.plan import render_plan
 from raysweep.ds_config import auto_size, prepare_base, render
 from raysweep.errors import ConfigError
@@ -164,6 +165,18 @@ def test_offload_takes_the_states_off_a_gpu_and_its_work_to_the_host() -> None:
     assert estimate_memory(candidate, workload, gone).peak_bytes < estimate_memory(candidate, workload, kept).peak_bytes
     on_host, on_device = step_work(candidate, workload, gone), step_work(candidate, workload, kept)
     assert on_host.optimizer_bytes == 0 < on_host.offload_bytes and on_device.offload_bytes == 0
+
+
+def test_hpz_keeps_the_parameters_a_second_time() -> None:
+    workload = make_workload(world_size=4)
+    assert workload.shape is not None
+    at_3, at_2 = make_candidate(zero_stage=3), make_candidate(zero_stage=2)
+
+    def peak(candidate: Candidate, size: int) -> int:
+        return estimate_memory(candidate, workload, ZeroSettings(zero_hpz_partition_size=size)).peak_bytes
+
+    assert peak(at_3, 2) - peak(at_3, 1) == 2 * workload.shape.parameters // 2
+    assert peak(at_2, 2) == peak(at_2, 1)
 
 
 def test_optuna_takes_candidates_that_do_not_have_every_axis() -> None:
