@@ -61,7 +61,7 @@ class _OurTraining(Training):
         """See `Training.run`."""
         memory = self._build_and_weigh()
         self.check_budget(memory)
-        timing = clock(self.log, self.request.window, self.device)
+        timing = clock(self.log, self.request.window, self.device, self.request.race)
         return self.report(memory, timing)
 
     def _build_and_weigh(self) -> MemoryFigures:
