@@ -80,7 +80,7 @@ def with_accelerate(engine_config: dict[str, Any], meter: Any) -> None:
     from accelerate import Accelerator
     from accelerate.utils import DeepSpeedPlugin, DummyOptim
 
-    accelerator = Accelerator(cpu=True, deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=engine_config))
+    accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=engine_config))
     model = build()
     optimizer = DummyOptim([parameter for parameter in model.parameters() if parameter.requires_grad])
     loader = DataLoader(Samples(), batch_size=engine_config["train_micro_batch_size_per_gpu"], drop_last=True)
