@@ -86,7 +86,7 @@ def estimate_memory(candidate: Candidate, workload: Workload, settings: ZeroSett
 
 
 def _second_copy(case: Case) -> Counter[str]:
-    """hpZ keeps the parameters of stage 3 a second time, sharded over fewer workers: e P / size bytes, counted in every phase.
+    """hpZ keeps the parameters of stage 3 twice, the second time sharded over fewer workers: e P / size bytes.
 
     A trace with DeepSpeed 0.19.8 on two ranks, of 218 496 parameters in bf16, held 0.21 MiB more with size 2.
     """
