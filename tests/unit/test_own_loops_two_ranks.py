@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,6 +27,8 @@ def run_rank(rank: int, folder: str) -> None:
     """Measure every loop at every stage; the order puts each framework's stage 3 before stages that must not see it."""
     torch.set_num_threads(1)
     sys.path.insert(0, FOLDER)
+    # Accelerate asks for these where a group is up, as a worker of Ray Train has them; nothing listens there.
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29571")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     context = prepare_process(rank=rank, local_rank=rank, local_world_size=2, world_size=2, node="here")
     from raysweep.worker.loop import measure_candidate
