@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RAY_PORT = 6379
+START_ATTEMPTS = 2
+SHOWN_LINES = 20
 
 
 class CannotBuild(Exception):
@@ -93,10 +96,15 @@ class LocalCluster:
         limits = [f"--num-cpus={slots}", "--object-store-memory=100000000", "--disable-usage-stats"]
         script = "from ray.scripts.scripts import main; main()"
         start = [sys.executable, "-c", script, "start", f"--node-ip-address={node.address}", *place, *limits]
-        try:
-            node.run(*start)
-        except CannotBuild as error:
-            raise CannotBuild(f"{error}\n{_last_words(node)}") from None
+        # On a busy machine a raylet may end because the head does not answer in time.
+        for attempt in range(START_ATTEMPTS):
+            try:
+                node.run(*start)
+                return
+            except (CannotBuild, subprocess.TimeoutExpired) as error:
+                if attempt + 1 == START_ATTEMPTS:
+                    raise CannotBuild(f"{error}\n{_last_words(node)}") from None
+                self.kill_raylet(index)
 
     def limit_rate(self, index: int, megabit: float) -> None:
         """Let the link of a node carry so many Mbit/s each way (a token bucket)."""
@@ -132,9 +140,10 @@ class LocalCluster:
 
 
 def _last_words(node: Node) -> str:
-    """The ends of the logs of Ray's own processes on a node."""
-    logs = [path for name in ("gcs_server", "raylet") for path in node.tmp("ray").glob(f"session_2*/logs/{name}.*")]
-    return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-1500:]}" for path in logs)
+    """What Ray's own processes on a node logged of errors, without their stacks."""
+    logs = [path for name in ("gcs_server", "raylet") for path in node.tmp("ray").glob(f"session_2*/logs/{name}.out")]
+    lines = [f"{path.name}: {line}" for path in logs for line in path.read_text(errors="replace").splitlines()]
+    return "\n".join([line for line in lines if re.search(r" [EFC] \d+ \d+\]|Check failed", line)][:SHOWN_LINES])
 
 
 def _program(pid: int) -> str:
