@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RAY_PORT = 6379
+AGENT_PORTS = tuple(
+    f"--{name}-port={port}"
+    for name, port in (("dashboard-agent-grpc", 52366), ("metrics-export", 52367), ("runtime-env-agent", 52368))
+)
+"""A raylet waits 15 s for ports that its agents choose and then ends, which on a busy machine is too short. Each node
+has all ports to itself."""
+START_ATTEMPTS = 2
+SHOWN_LINES = 20
 
 
 class CannotBuild(Exception):
@@ -62,9 +72,9 @@ class Node:
         return done
 
     def pids(self, word: str) -> list[int]:
-        """Processes of the node, as the machine numbers them, whose program has this name."""
+        """Processes of the node, as the machine numbers them, whose command line has this word."""
         known = output("ip", "netns", "pids", self.name).split()
-        return [int(pid) for pid in known if _program(int(pid)) == word]
+        return [int(pid) for pid in known if word in _command_line(int(pid))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +100,18 @@ class LocalCluster:
         place = ["--head", f"--port={RAY_PORT}"] if index == 0 else [f"--address={self.address}"]
         if index == 0:
             place += [f"--include-dashboard={str(dashboard).lower()}", "--dashboard-host=0.0.0.0"]
-        limits = [f"--num-cpus={slots}", "--object-store-memory=100000000", "--disable-usage-stats"]
+        limits = [f"--num-cpus={slots}", "--object-store-memory=100000000", "--disable-usage-stats", *AGENT_PORTS]
         script = "from ray.scripts.scripts import main; main()"
         start = [sys.executable, "-c", script, "start", f"--node-ip-address={node.address}", *place, *limits]
-        try:
-            node.run(*start)
-        except CannotBuild as error:
-            raise CannotBuild(f"{error}\n{_last_words(node)}") from None
+        # On a busy machine a raylet may end because the head does not answer in time.
+        for attempt in range(START_ATTEMPTS):
+            try:
+                node.run(*start)
+                return
+            except (CannotBuild, subprocess.TimeoutExpired) as error:
+                if attempt + 1 == START_ATTEMPTS:
+                    raise CannotBuild(f"{error}\n{_last_words(node)}") from None
+                self.end_ray(index)
 
     def limit_rate(self, index: int, megabit: float) -> None:
         """Let the link of a node carry so many Mbit/s each way (a token bucket)."""
@@ -127,19 +142,29 @@ class LocalCluster:
 
     def kill_raylet(self, index: int) -> None:
         """End Ray on a node as a crash would."""
-        for pid in self.nodes[index].pids("raylet"):
-            os.kill(pid, signal.SIGKILL)
+        _kill(self.nodes[index].pids("/raylet/raylet"))
+
+    def end_ray(self, index: int) -> None:
+        """End every process of Ray's on a node, and its workers."""
+        _kill(self.nodes[index].pids("/ray/") + self.nodes[index].pids("ray::"))
 
 
 def _last_words(node: Node) -> str:
-    """The ends of the logs of Ray's own processes on a node."""
-    logs = [path for name in ("gcs_server", "raylet") for path in node.tmp("ray").glob(f"session_2*/logs/{name}.*")]
-    return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-1500:]}" for path in logs)
+    """What Ray's own processes on a node logged of errors, without their stacks."""
+    logs = [path for name in ("gcs_server", "raylet") for path in node.tmp("ray").glob(f"session_2*/logs/{name}.out")]
+    lines = [f"{path.name}: {line}" for path in logs for line in path.read_text(errors="replace").splitlines()]
+    return "\n".join([line for line in lines if re.search(r" [EFC] \d+ \d+\]|Check failed", line)][:SHOWN_LINES])
 
 
-def _program(pid: int) -> str:
+def _kill(pids: Sequence[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _command_line(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
     except OSError:
         return ""
 

@@ -47,8 +47,7 @@ class OnHead:
 
     def restart_node(self, index: int, slots: int) -> None:
         """Start Ray on a node anew; what was left of it there is ended first."""
-        self.cluster.kill_raylet(index)
-        time.sleep(2)  # its other processes follow it
+        self.cluster.end_ray(index)
         self.cluster.start_node(index, slots)
 
     def results(self, name: str, *parts: str) -> Path:
