@@ -29,6 +29,7 @@ STATE = Path("/var/tmp/raysweep-local")
 """Folder a cluster: what is known of it, and the private /tmp of each node."""
 SUBNETS = ipaddress.ip_network("10.213.0.0/16")
 READY_WITHIN_S = 20.0
+MOST_NODES = 32
 INSIDE = (
     "set -e; hostname {host}; mount --bind {hosts} /etc/hosts; mount --bind {tmp} /tmp; "
     "mount -t tmpfs -o size={shm} tmpfs /dev/shm; {hide}"
@@ -61,10 +62,7 @@ def up(
         do("ip", "link", "set", bridge, "up")
         made = []
         for index in range(nodes):
-            address = f"{subnet[index + 1]}/{subnet.prefixlen}"
-            made.append(
-                _make_node(name, index, address, str(subnet[254]), token, hidden if index else (), seed_home or {})
-            )
+            made.append(_make_node(name, index, subnet, token, hidden if index else (), seed_home or {}))
         cluster = LocalCluster(name=name, nodes=tuple(made))
         (STATE / name / "cluster.json").write_text(json.dumps([asdict(node) for node in made]))
     except BaseException:
@@ -118,8 +116,7 @@ def running(name: str, slots: Sequence[int], **how: object) -> Iterator[LocalClu
 def _make_node(
     name: str,
     index: int,
-    address: str,
-    gateway: str,
+    subnet: ipaddress.IPv4Network,
     token: str,
     hidden: Sequence[str],
     seed_home: Mapping[str, str],
@@ -136,14 +133,16 @@ def _make_node(
     do("ip", "link", "add", link, "type", "veth", "peer", "name", peer)
     do("ip", "link", "set", link, "master", f"rs-{name}", "up")
     do("ip", "link", "set", peer, "netns", namespace, "name", "eth0")
-    do("ip", "-n", namespace, "addr", "add", address, "dev", "eth0")
+    do("ip", "-n", namespace, "addr", "add", f"{subnet[index + 1]}/{subnet.prefixlen}", "dev", "eth0")
     for device in ("eth0", "lo"):
         do("ip", "-n", namespace, "link", "set", device, "up")
     # Ray finds its own address by the way to a public one, so there is a way; nothing is ever sent there.
-    do("ip", "-n", namespace, "route", "add", "default", "via", gateway)
+    do("ip", "-n", namespace, "route", "add", "default", "via", str(subnet[254]))
     hosts = folder / "hosts"
-    # As many distributions have it: what gloo is left to find by the host's name is of no use to another node.
-    hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}-{index}\n")
+    # The own name as many distributions have it: what gloo is left to find by it is of no use to another node. Without
+    # the names of the others whoever looks one up waits for a name server.
+    others = "".join(f"{subnet[each + 1]} {name}-{each}.cluster\n" for each in range(MOST_NODES))
+    hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}-{index}\n{others}")
     hide = "".join(f"mount -t tmpfs -o size=64k tmpfs '{path}'; " for path in hidden)
     script = INSIDE.format(host=f"{name}-{index}", hosts=hosts, tmp=tmp, shm="2g", hide=hide)
     own = ["unshare", "--mount", "--pid", "--uts", "--ipc", "--fork", "--mount-proc"]
@@ -156,7 +155,7 @@ def _make_node(
     )
     return Node(
         name=namespace,
-        address=address.partition("/")[0],
+        address=str(subnet[index + 1]),
         folder=str(folder),
         link=link,
         init_pid=_init_of(keeper, tmp / ".ready", folder / "init.log"),

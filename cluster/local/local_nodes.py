@@ -54,6 +54,7 @@ class Node:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self.token,
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",
             "OMP_NUM_THREADS": "1",
             **(environment or {}),
         }

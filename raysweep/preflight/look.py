@@ -32,14 +32,14 @@ def look_over(needs: Needs, *, model: Mapping[str, Any], data: Mapping[str, obje
         data: its data section.
         gpus: of a worker.
     """
-    alive = {node["NodeManagerAddress"]: node for node in ray.nodes() if node["Alive"]}
+    nodes = [node for node in ray.nodes() if node["Alive"]]
     extra = PACKAGES_OF_KIND.get(model["kind"], ())
-    if set(alive) == {needs.reference}:
+    if {node["NodeManagerAddress"] for node in nodes} == {needs.reference}:
         facts = [gather(address=needs.reference, data=data, extra_packages=extra)]
         return Report(nodes=facts, slots=needs.slots, findings=judge_nodes(facts, needs))
-    cut_off = _cut_off(needs.reference, alive)
+    alive, cut_off = reached_from(needs.reference, nodes)
     if cut_off:
-        findings = judge_links(cut_off, needs, {address: {} for address in (needs.reference, *alive)})
+        findings = judge_links(cut_off, needs, {each: {} for link in cut_off for each in (link.first, link.second)})
         return Report(nodes=[], slots=needs.slots, links=cut_off, findings=findings)
     at_work = [address for address in alive if needs.slots.get(address)]
     asked = {address: node["NodeID"] for address, node in alive.items() if address in (*at_work, needs.reference)}
@@ -47,16 +47,27 @@ def look_over(needs: Needs, *, model: Mapping[str, Any], data: Mapping[str, obje
         return _Look(probes=probes, needs=needs, model=model, at_work=at_work).report(list(asked), data, extra)
 
 
-def _cut_off(here: str, alive: Mapping[str, Mapping[str, Any]]) -> list[Link]:
-    """Nodes that Ray takes for alive, and whose raylet cannot be reached from here: Ray needs a minute to notice."""
-    others = {address: int(node["NodeManagerPort"]) for address, node in alive.items() if address != here}
-    with ThreadPoolExecutor(max_workers=max(1, min(32, len(others)))) as pool:
-        reasons = pool.map(unreachable, others, others.values())
-    return [
-        Link(first=here, second=address, error=f"{address}:{port} cannot be reached from {here}: {reason}")
-        for (address, port), reason in zip(others.items(), reasons, strict=True)
-        if reason
-    ]
+def reached_from(here: str, nodes: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Mapping[str, Any]], list[Link]]:
+    """Nodes that Ray takes for alive, by address, and those whose raylet cannot be reached from here.
+
+    Ray needs up to a minute to notice that a raylet is gone. Where one was started anew on its node, Ray knows two of
+    the same address for a while; the one that answers counts.
+    """
+
+    def reason(node: Mapping[str, Any]) -> str:
+        return unreachable(node["NodeManagerAddress"], int(node["NodeManagerPort"]))
+
+    with ThreadPoolExecutor(max_workers=min(32, len(nodes))) as pool:
+        reasons = list(pool.map(reason, nodes))
+    pairs = list(zip(nodes, reasons, strict=True))
+    reached = {node["NodeManagerAddress"]: node for node, reason in pairs if not reason}
+    cut_off = []
+    for node, why in pairs:
+        address, port = node["NodeManagerAddress"], node["NodeManagerPort"]
+        if address not in reached:
+            error = f"{address}:{port} cannot be reached from {here}: {why}"
+            cut_off.append(Link(first=here, second=address, error=error))
+    return reached, cut_off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,7 +133,7 @@ def test_a_node_that_stays_away_ends_the_sweep_at_the_limit_with_the_reason(
         "away",
         **PLAN,
         measure={"measured_seconds": 3, "warmup_max_steps": 4, "deadline_seconds": 20},
-        cluster={"address": three_nodes.cluster.address, "group_start_timeout_seconds": 75},
+        cluster={"address": three_nodes.cluster.address, "group_start_timeout_seconds": 50},
     )
     process = three_nodes.start("run", path, "--no-check", output=tmp_path / "out")
     three_nodes.wait_for_launches("away", 1, process)

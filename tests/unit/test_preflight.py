@@ -13,6 +13,7 @@ from raysweep.errors import PreflightError
 from raysweep.preflight.finding import Finding, Link, NodeFacts, Report
 from raysweep.preflight.judge import Needs, format_rate, judge_links, judge_nodes
 from raysweep.preflight.links import MOST_NODES_IN_ALL_PAIRS, LinkServer, measure_link, rounds, unreachable
+from raysweep.preflight.look import reached_from
 from raysweep.preflight.node_facts import data_files, gather, memory_limit_bytes, read_devices
 from raysweep.preflight.results_uri import check_results
 from raysweep.units import GIB, MIB
@@ -218,6 +219,19 @@ def test_a_port_where_nobody_listens_has_a_reason() -> None:
     server = LinkServer("127.0.0.1")
     assert unreachable("127.0.0.1", server.port) == ""
     assert unreachable("127.0.0.1", 1) == "Connection refused"
+    server.close()
+
+
+def test_of_two_raylets_of_a_node_that_came_back_the_one_that_answers_counts() -> None:
+    server = LinkServer("127.0.0.1")
+    nodes = [
+        {"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port, "NodeID": name}
+        for name, port in (("new", server.port), ("old", 1))
+    ]
+    reached, cut_off = reached_from("here", nodes)
+    assert reached["127.0.0.1"]["NodeID"] == "new" and cut_off == []
+    reached, (link,) = reached_from("here", nodes[1:])
+    assert reached == {} and link.pair == "here - 127.0.0.1" and "Connection refused" in link.error
     server.close()
 
 
