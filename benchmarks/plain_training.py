@@ -42,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--interval", type=int, default=0)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--local_rank", type=int, default=0)
+    parser.add_argument("--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", "0")))
     arguments = deepspeed.add_config_arguments(parser).parse_args()
     torch.manual_seed(0)
     model = build_model(arguments.interval)
