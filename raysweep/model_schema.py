@@ -112,6 +112,9 @@ class LoopModel(Section):
 LOOP_KINDS = ("trainer", "loop")
 """Kinds of model that bring their training loop along, with a model and batches of their own."""
 
+FUNCTION_KINDS = ("factory", *LOOP_KINDS)
+"""Kinds of model that are a function of the user's, which the section names under its kind."""
+
 MODEL_SECTIONS: dict[str, type[Section]] = {
     "gpt": GptModel,
     "hf": HfModel,

@@ -11,6 +11,7 @@ from raysweep.exports.deepspeed_files import CONFIG
 from raysweep.exports.provenance import comment
 from raysweep.exports.ray_files import READ_BY_THE_SCRIPT, SCRIPT, ray_files
 from raysweep.exports.text_templates import fill
+from raysweep.readable_yaml import ReadableDumper
 
 NAME = "raysweep-train"
 FOLDER = "/home/ray/raysweep-train"
@@ -19,25 +20,11 @@ MEMORY_A_WORKER_GIB = 16
 """Host memory asked for a worker; a sweep does not measure it, so it is a round figure to be changed."""
 
 
-class _Readable(yaml.SafeDumper):
-    """Writes the files of a ConfigMap line by line, and equal parts in full rather than by reference."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-    def represent_lines(self, text: str) -> yaml.Node:
-        """Text of several lines as a block."""
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Readable.add_representer(str, _Readable.represent_lines)
-
-
 def kuberay_files(answer: Answer) -> dict[str, str]:
     """`rayjob.yaml` for `kubectl apply`, and a Dockerfile for its image."""
     return {
         "rayjob.yaml": comment(answer)
-        + yaml.dump_all([config_map(answer), ray_job(answer)], Dumper=_Readable, sort_keys=False),
+        + yaml.dump_all([config_map(answer), ray_job(answer)], Dumper=ReadableDumper, sort_keys=False),
         "Dockerfile": fill("Dockerfile.j2", answer, packages=_packages(answer)),
         "provenance.yaml": ray_files(answer)[READ_BY_THE_SCRIPT],
     }

@@ -10,23 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import raysweep
+from raysweep.model_schema import FUNCTION_KINDS
 
 
 def code_for_nodes(model: Mapping[str, Any]) -> dict[str, Any]:
     """What a node needs beside its installed packages, as keys of a runtime environment.
 
-    Every node runs the raysweep of the driver, whether one is installed there or not. Of a `factory` model the folder
-    of `python_path` becomes the working directory; without one its top package is sent, unless it is installed.
+    Every node runs the raysweep of the driver, whether one is installed there or not. Of a model that is the user's own
+    function the folder of `python_path` becomes the working directory; without one its top package is sent, unless it
+    is installed.
 
     Args:
         model: the workload's model section.
     """
     modules = [str(Path(raysweep.__file__).parent)]
-    if model["kind"] != "factory":
+    if model["kind"] not in FUNCTION_KINDS:
         return {"py_modules": modules}
     if model["python_path"] is not None:
         return {"py_modules": modules, "working_dir": model["python_path"]}
-    own = _own_source(find_spec(model["factory"].partition(":")[0].partition(".")[0]))
+    own = _own_source(find_spec(model[model["kind"]].partition(":")[0].partition(".")[0]))
     return {"py_modules": modules + ([own] if own else [])}
 
 

@@ -12,6 +12,7 @@ import yaml
 
 from raysweep.clock import utc_now
 from raysweep.errors import PreflightError
+from raysweep.readable_yaml import ReadableDumper
 from raysweep.results.store import fetch_folder
 from raysweep.submit.driver_command import is_uri
 from raysweep.submit.job import JobRequest, JobState, JobStatus, base_and_attempt, no_such_job
@@ -25,20 +26,6 @@ if TYPE_CHECKING:
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _EXIT_CODE = re.compile(r"failed with exit code ([0-9]+)")
 """In the message that the operator takes over from Ray's record of the job."""
-
-
-class _Readable(yaml.SafeDumper):
-    """Writes a script line by line, and equal parts in full rather than by reference."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-    def represent_lines(self, text: str) -> yaml.Node:
-        """Text of several lines as a block."""
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Readable.add_representer(str, _Readable.represent_lines)
 
 
 class KubeRay:
@@ -55,7 +42,7 @@ class KubeRay:
 
     def render(self, request: JobRequest) -> str:
         """Both manifests, as `kubectl apply -f` takes them."""
-        return yaml.dump_all(render_manifests(request, self._options), Dumper=_Readable, sort_keys=False)
+        return yaml.dump_all(render_manifests(request, self._options), Dumper=ReadableDumper, sort_keys=False)
 
     def submit(self, request: JobRequest) -> None:
         """Create the ConfigMap and the RayJob; the first goes with the second when that is deleted."""

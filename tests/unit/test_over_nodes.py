@@ -92,6 +92,8 @@ def test_nodes_are_sent_our_package_and_the_users_code(tmp_path: Path, monkeypat
     (tmp_path / "mine_only" / "__init__.py").write_text("")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert code_for_nodes(model) == {"py_modules": [ours, str(tmp_path / "mine_only")]}
+    for kind in ("trainer", "loop"):
+        assert code_for_nodes({**model, "kind": kind, kind: model["factory"]}) == code_for_nodes(model)
     (tmp_path / "single_file.py").write_text("")
     assert code_for_nodes(model | {"factory": "single_file:make"})["py_modules"][1:] == [
         str(tmp_path / "single_file.py")
