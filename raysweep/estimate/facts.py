@@ -14,13 +14,13 @@ from typing import Any
 from raysweep.errors import ConfigError
 from raysweep.estimate.facts_cache import FactsCache
 from raysweep.model_facts import ModelFacts, check_text, describe, shape_of
-from raysweep.model_schema import LOOP_KINDS
+from raysweep.model_schema import FUNCTION_KINDS, LOOP_KINDS
 from raysweep.serde import from_dict
 from raysweep.sweep_file import Sweep
 
 BUILD_TIMEOUT_S = 300
 
-COUNTED_KINDS = ("hf", "factory", *LOOP_KINDS)
+COUNTED_KINDS = ("hf", *FUNCTION_KINDS)
 """Kinds of model whose shape does not follow from the sweep file alone."""
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from raysweep.model_facts import ModelFacts
-from raysweep.model_schema import LOOP_KINDS
+from raysweep.model_schema import FUNCTION_KINDS
 from raysweep.serde import from_dict, sha256_of, to_dict
 
 PACKAGES = ("torch", "transformers", "peft", "raysweep")
@@ -89,7 +89,7 @@ def factory_sources(section: Mapping[str, Any]) -> list[Path]:
 
     The module is found as an import would find it, and not imported.
     """
-    if section["kind"] not in ("factory", *LOOP_KINDS):
+    if section["kind"] not in FUNCTION_KINDS:
         return []
     top = section[section["kind"]].partition(":")[0].partition(".")[0]
     first = str(section.get("python_path") or Path.cwd())

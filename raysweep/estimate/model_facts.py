@@ -14,7 +14,7 @@ from torch import nn
 
 from raysweep.errors import ConfigError
 from raysweep.model_facts import BlockListFacts, ModelFacts
-from raysweep.model_schema import LOOP_KINDS
+from raysweep.model_schema import FUNCTION_KINDS, LOOP_KINDS
 from raysweep.serde import to_dict
 from raysweep.worker.blocks import BlockList, find_block_lists
 from raysweep.worker.model import build_model
@@ -107,7 +107,7 @@ def _hidden(section: Mapping[str, Any], model: nn.Module, lists: Sequence[BlockL
     A factory and a loop make their own batches, so the tokens of a sample are not known; blocks without a gradient may
     save nothing; and an image model without one patch size has as many token counts as stages.
     """
-    is_foreign_data = section["kind"] in ("factory", *LOOP_KINDS)
+    is_foreign_data = section["kind"] in FUNCTION_KINDS
     is_pyramid = section.get("head") == "image_classification" and _patches(model) is None
     if is_foreign_data or is_pyramid or not lists or not all(_are_equal_and_trained(blocks) for blocks in lists):
         return None

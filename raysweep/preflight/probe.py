@@ -16,6 +16,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysweep.launch.interface import use_interface_of_node
+from raysweep.model_schema import FUNCTION_KINDS
 from raysweep.preflight.finding import Link, NodeFacts
 from raysweep.preflight.links import LinkServer, measure_link
 from raysweep.preflight.node_facts import gather
@@ -57,10 +58,10 @@ class Probe:
         """
         try:
             importlib.import_module("torch.distributed")
-            if model["kind"] == "factory":
+            if model["kind"] in FUNCTION_KINDS:
                 if model["python_path"] is not None:
                     sys.path.insert(0, model["python_path"])
-                importlib.import_module(model["factory"].partition(":")[0])
+                importlib.import_module(model[model["kind"]].partition(":")[0])
         except Exception as error:  # whatever an import raises
             return f"{type(error).__name__}: {error}"
         return ""
