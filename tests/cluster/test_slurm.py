@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import local_cluster
 import pytest
 import slurm_nodes
+import yaml
 from jobs import LONG, Client, launches, wait_until
+from on_head import ROOT
 from seeds import OPERATORS, built_operators
 
 pytestmark = pytest.mark.cluster
@@ -84,6 +86,30 @@ def test_a_sweep_goes_on_in_the_next_allocation(client: Client, slurm: slurm_nod
     assert client.run("submit", path)[0] == client.run("jobs", "status", job_id)[0] == 5
     code, output = client.run("jobs", "fetch", path, "--output", "fetched")
     assert code == 0 and (client.folder / "fetched" / "best" / "ds_config.json").exists(), output
+
+
+@pytest.mark.slow
+def test_the_quickstart_is_queued_again_cancelled_and_confirmed(client: Client, slurm: slurm_nodes.SlurmNodes) -> None:
+    plain = yaml.safe_load((ROOT / "search_spaces" / "quickstart.yaml").read_text())
+    path = client.write_sweep("quickstart", plain, workers=OVER_BOTH)
+    job_id, number = _sent(client, path)
+    journal = client.folder / "results" / "quickstart" / "journal.jsonl"
+
+    def wait_for_launches(count: int) -> None:
+        wait_until(lambda: len(launches(journal)) >= count, said=lambda: _log(client, job_id))
+
+    wait_for_launches(2)
+    slurm.ask("scontrol", "requeue", number)
+    wait_for_launches(5)
+    slurm.ask("scancel", number)
+    wait_until(lambda: client.run("jobs", "status", path)[0] == 130, said=lambda: _log(client, job_id))
+    code, output = client.run("submit", path, "--again", "--follow", timeout_s=900)
+    assert code == 0 and "Winner, confirmed" in output, output
+    searched = [row["candidate_id"] for row in launches(journal) if row["phase"] == "search"]
+    measured = [row["candidate_id"] for row in launches(journal) if row["status"] == "COMPLETED" and not row["round"]]
+    assert len(set(searched)) == 12 and len(set(measured)) == len(measured)
+    code, output = client.run("jobs", "fetch", path, "--output", "fetched quickstart")
+    assert code == 0 and (client.folder / "fetched quickstart" / "best" / "ds_config.json").exists(), output
 
 
 def test_a_sweep_that_is_stopped_writes_its_results(client: Client, slurm: slurm_nodes.SlurmNodes) -> None:
