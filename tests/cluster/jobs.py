@@ -48,9 +48,7 @@ class Client:
             text=True,
         )
 
-    def run(
-        self, *words: str, environment: Mapping[str, str] | None = None, timeout_s: float = 280
-    ) -> tuple[int, str]:
+    def run(self, *words: str, environment: Mapping[str, str] | None = None, timeout_s: float = 280) -> tuple[int, str]:
         """Exit code and output of a command."""
         process = self.start(*words, environment=environment)
         output, _ = process.communicate(timeout=timeout_s)
