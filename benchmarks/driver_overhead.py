@@ -142,7 +142,7 @@ def drive(candidates: int) -> dict[str, float]:
         run_trials(
             requests.make_all(searcher.left),
             searcher=searcher,
-            make_launcher=partial(NoWork),
+            make_launchers=[partial(NoWork)],
             on_launching=lambda candidate_id: None,
             on_measured=record,
         )

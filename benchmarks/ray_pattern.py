@@ -62,7 +62,7 @@ def through_warm_groups(sweep: Sweep, requests: Mapping[str, LaunchRequest], log
         run_trials(
             requests,
             searcher=make_searcher(sweep, make_plan(sweep), {}),
-            make_launcher=partial(BrokerClient.connect, spec.sweep_id, fresh=False),
+            make_launchers=[partial(BrokerClient.connect, spec.sweep_id, fresh=False)],
             on_launching=lambda candidate_id: None,
             on_measured=measured.extend,
         )

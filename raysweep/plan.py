@@ -193,17 +193,18 @@ def _cost(sweep: Sweep, admitted: list[Candidate]) -> PlanCost:
     window = sweep.file.measure.window()
     mean_s = sum(predicted_seconds(c, sweep.workload, window) for c in admitted) / max(len(admitted), 1)
     rounds = CONFIRM_ROUNDS if search.confirm else 0
-    group_starts = len({group_key(candidate) for candidate in admitted}) + rounds
+    groups = sweep.file.workers.concurrent_groups
+    search_starts, confirm_starts = groups * len({group_key(candidate) for candidate in admitted}), rounds
     if sweep.file.launcher == "fresh":
-        group_starts = trials + rounds * FINALISTS_EXPECTED
-    wall_s = group_starts * COLD_START_S + (trials + rounds * FINALISTS_EXPECTED) * mean_s
-    allowed_s = search.budget().seconds_allowed(sweep.workload.world_size)
-    wall_s = (
-        wall_s if allowed_s is None else min(wall_s, allowed_s + rounds * (COLD_START_S + FINALISTS_EXPECTED * mean_s))
-    )
+        search_starts, confirm_starts = trials, rounds * FINALISTS_EXPECTED
+    # Groups side by side start at the same time, and share the candidates of the search; one of them confirms.
+    search_s = (search_starts * COLD_START_S + trials * mean_s) / groups
+    search_s = min(search_s, search.budget().seconds_allowed(sweep.file.workers.busy) or search_s)
+    confirm_s = confirm_starts * COLD_START_S + rounds * FINALISTS_EXPECTED * mean_s
+    worker_s = search_s * sweep.file.workers.busy + confirm_s * sweep.workload.world_size
     return PlanCost(
         trials=trials,
-        group_starts=group_starts,
-        wall_s=wall_s,
-        worker_hours=wall_s * sweep.workload.world_size / 3600,
+        group_starts=search_starts + confirm_starts,
+        wall_s=search_s + confirm_s,
+        worker_hours=worker_s / 3600,
     )

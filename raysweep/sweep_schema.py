@@ -48,6 +48,13 @@ class WorkersSection(Section):
     resources_per_worker: dict[str, float] = Field(default_factory=lambda: {"CPU": 1.0})
     """Ray resources, e.g. {CPU: 4, GPU: 1}."""
     placement: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
+    concurrent_groups: Positive = 1
+    """Worker groups that search at the same time, each on nodes of its own. Confirmation uses one."""
+
+    @property
+    def busy(self) -> int:
+        """Workers that search at the same time."""
+        return self.count * self.concurrent_groups
 
 
 class SpaceSection(Section):

@@ -139,9 +139,54 @@ def check_capacity(
     )
 
 
+def share_nodes(
+    slots: Mapping[str, int], *, groups: int, world_size: int, placement: str
+) -> tuple[tuple[str, ...], ...]:
+    """Nodes for each of several worker groups, none of them in two: groups that share one would slow each other down.
+
+    A group begins with the largest node that is left, and ends with the smallest that completes it. What no group needs
+    is dealt out where workers are to be spread.
+
+    Args:
+        slots: address -> workers that the node can hold.
+        groups: how many.
+        world_size: workers of each.
+        placement: as Ray is asked for it.
+
+    Raises:
+        ConfigError: when the nodes are too few, with the most groups that they can be shared by.
+    """
+    left = {node: count for node, count in slots.items() if count > 0}
+    made: list[tuple[str, ...]] = []
+    while len(made) < groups:
+        group: list[str] = []
+        while usable_slots([slots[node] for node in group], placement) < world_size and left:
+            by_size = sorted(left, key=lambda node: (left[node], node))
+            completing = [
+                node
+                for node in by_size
+                if usable_slots([slots[each] for each in (*group, node)], placement) >= world_size
+            ]
+            group.append(completing[0] if completing else by_size[-1])
+            del left[group[-1]]
+        if usable_slots([slots[node] for node in group], placement) < world_size:
+            table = ", ".join(f"{node}: {count}" for node, count in sorted(slots.items()))
+            raise ConfigError(
+                key="workers.concurrent_groups",
+                value=groups,
+                rule=f"a group of {world_size} workers ({placement}) has nodes of its own; slots of the nodes: {table}",
+                nearest=len(made) or None,
+            )
+        made.append(tuple(sorted(group)))
+    if placement == "SPREAD":
+        made = [(*group, *sorted(left)[number::groups]) for number, group in enumerate(made)]
+    return tuple(made)
+
+
 def wait_for_capacity(
     *,
     world_size: int,
+    groups: int = 1,
     resources_per_worker: Mapping[str, float],
     placement: str,
     limit_s: float,
@@ -150,7 +195,8 @@ def wait_for_capacity(
     """`check_capacity`, on a cluster that grows: nodes are asked for, and waited for until the limit.
 
     Args:
-        world_size: workers.
+        world_size: workers of a group.
+        groups: worker groups that run at the same time.
         resources_per_worker: of each.
         placement: as Ray is asked for it.
         limit_s: 0 for a cluster that does not grow.
@@ -162,16 +208,26 @@ def wait_for_capacity(
     began_s, said_s = time.monotonic(), float("-inf")
     while True:
         left_s = began_s + limit_s - time.monotonic()
-        available = usable_slots(slots_by_node(resources_per_worker).values(), placement)
-        if available >= world_size or left_s <= 0:
+        slots = slots_by_node(resources_per_worker)
+        if left_s <= 0 or _have_room(slots, groups=groups, world_size=world_size, placement=placement):
             break
+        wanted = world_size * groups
         if said_s == float("-inf"):
-            request_resources(bundles=[dict(resources_per_worker)] * world_size)
+            request_resources(bundles=[dict(resources_per_worker)] * wanted)
         if time.monotonic() - said_s >= SAY_EVERY_S:
             said_s = time.monotonic()
-            note(f"waiting for nodes: {available} of {world_size} slots are there (given up in {left_s:.0f} s)")
+            available = usable_slots(slots.values(), placement) if groups == 1 else sum(slots.values())
+            note(f"waiting for nodes: {available} of {wanted} slots are there (given up in {left_s:.0f} s)")
         time.sleep(min(LOOK_EVERY_S, max(left_s, 0.0)))
     return check_capacity(world_size=world_size, resources_per_worker=resources_per_worker, placement=placement)
+
+
+def _have_room(slots: Mapping[str, int], *, groups: int, world_size: int, placement: str) -> bool:
+    try:
+        share_nodes(slots, groups=groups, world_size=world_size, placement=placement)
+    except ConfigError:
+        return False
+    return True
 
 
 def describe_placement(nodes_of_ranks: Sequence[str], slots: Mapping[str, int]) -> str:

@@ -6,11 +6,13 @@ import contextlib
 import logging
 import os
 import threading
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
+from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback, WorkerGroupError
 from ray.train.torch import TorchTrainer
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -31,6 +33,8 @@ LEAVE_WITHIN_S = 30.0
 HEALTH_CHECK_INTERVAL_S = 0.5
 COLLECTIVE_TIMEOUT_S = 300
 LOOK_FOR_NODES_EVERY_S = 5.0
+NODE_ID_LABEL = "ray.io/node-id"
+"""Which Ray itself puts on every node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +52,12 @@ class GroupSpec:
     start_timeout_s: float = 600.0
     fresh: bool = False
     """One worker group a candidate; else a group lives until something ends it."""
+    nodes: tuple[str, ...] = ()
+    """Addresses of the nodes that the group may use; empty for any."""
 
     @classmethod
-    def of_sweep(cls, sweep: Sweep, *, sweep_id: str, log_folder: str) -> GroupSpec:
-        """The group that a sweep file asks for, under a name that no other sweep on the cluster has."""
+    def of_sweep(cls, sweep: Sweep, *, sweep_id: str, log_folder: str, nodes: Sequence[str] = ()) -> GroupSpec:
+        """The group that a sweep file asks for, under a name that no other group on the cluster has."""
         workers = sweep.file.workers
         return cls(
             sweep_id=sweep_id,
@@ -63,6 +69,7 @@ class GroupSpec:
             log_folder=log_folder,
             start_timeout_s=sweep.file.cluster.group_start_timeout_seconds,
             fresh=sweep.file.launcher == "fresh",
+            nodes=tuple(nodes),
         )
 
 
@@ -96,6 +103,10 @@ class TrainHost:
         while True:
             try:
                 _trainer(spec, NodeFolder(spec.sweep_id).temporary()).fit()
+            except WorkerGroupError:
+                # Only where a group has nodes of its own: its next run asks for them anew. Who died of what is known.
+                if call(find_broker(spec.sweep_id), "has_given_up"):
+                    return
             except ray.exceptions.RayActorError as error:  # Ray Train's controller died, and its workers with it
                 DeathReporter(spec.sweep_id).after_exception(None, {0: error})
             except Exception as error:  # e.g. a port that another process took meanwhile
@@ -149,6 +160,22 @@ class WarmGroup:
             ray.kill(reaper)
 
 
+def _label_of(nodes: Collection[str]) -> dict[str, str] | None:
+    """Ray's label selector for nodes by their address, once all of them are up; None for any.
+
+    A node that was lost comes back under another id, so a group that is placed by ids has to be placed anew.
+    """
+    if not nodes:
+        return None
+    while True:
+        ids = {node["NodeManagerAddress"]: node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        if set(nodes) <= set(ids):
+            return {NODE_ID_LABEL: f"in({','.join(ids[node] for node in nodes)})"}
+        time.sleep(
+            LOOK_FOR_NODES_EVERY_S
+        )  # the broker counts the time, and the driver ends this process with the sweep
+
+
 def _trainer(spec: GroupSpec, storage: str) -> TorchTrainer:
     return TorchTrainer(
         serve,
@@ -166,11 +193,12 @@ def _trainer(spec: GroupSpec, storage: str) -> TorchTrainer:
             resources_per_worker=spec.resources_per_worker,
             use_gpu=spec.device == "cuda",
             placement_strategy=spec.placement,
+            label_selector=_label_of(spec.nodes),
         ),
         run_config=RunConfig(
             name=f"raysweep-{spec.sweep_id}",
             storage_path=storage,
-            failure_config=FailureConfig(max_failures=-1),
+            failure_config=FailureConfig(max_failures=0 if spec.nodes else -1),
             callbacks=[DeathReporter(spec.sweep_id)],
             # Children inherit it, so that data loaders and whatever else a worker starts are found and ended, too.
             worker_runtime_env={"env_vars": {MARK: spec.sweep_id}},

@@ -11,7 +11,7 @@ import ray
 
 from raysweep.ds_config import render
 from raysweep.estimate.ds_check import check_ds_configs
-from raysweep.launch.cluster import ray_session, wait_for_capacity
+from raysweep.launch.cluster import ray_session, share_nodes, wait_for_capacity
 from raysweep.launch.code import code_for_nodes
 from raysweep.launch.devices import device_memory_bytes, unsupported_precision
 from raysweep.plan import SweepPlan, make_plan
@@ -30,6 +30,8 @@ class Ready:
 
     slots: Mapping[str, int]
     """Address -> workers that the node can hold."""
+    places: Sequence[Sequence[str]]
+    """The nodes of each worker group; of a single one none, which may be anywhere."""
     report: Report | None
     """What the preflight saw; None where it was left out."""
 
@@ -60,12 +62,18 @@ def ready_cluster(
     with ray_session(address=address or section.address, environment=sweep.file.environment, code=code):
         slots = wait_for_capacity(
             world_size=workers.count,
+            groups=workers.concurrent_groups,
             resources_per_worker=workers.resources_per_worker,
             placement=workers.placement,
             limit_s=section.wait_for_nodes_seconds,
             note=note,
         )
-        yield Ready(slots=slots, report=_look(sweep, plan, configs, slots) if check else None)
+        places: Sequence[Sequence[str]] = [()]
+        if workers.concurrent_groups > 1:
+            places = share_nodes(
+                slots, groups=workers.concurrent_groups, world_size=workers.count, placement=workers.placement
+            )
+        yield Ready(slots=slots, places=places, report=_look(sweep, plan, configs, slots) if check else None)
 
 
 def _look(sweep: Sweep, plan: SweepPlan, configs: Sequence[Mapping[str, Any]], slots: Mapping[str, int]) -> Report:

@@ -36,7 +36,7 @@ def make_searcher(sweep: Sweep, plan: SweepPlan, kept: Mapping[str, Measurement]
         "trials": trials,
         "trials_spent": f"the budget of {most} trials, for {len(order)} admitted candidates, was spent",
         "racing": section.races(),
-        "seconds": section.budget().seconds_allowed(sweep.workload.world_size),
+        "seconds": section.budget().seconds_allowed(sweep.file.workers.busy),
     }
     if trials is not None and trials >= len(left):
         options["trials_spent"] = ALL_LAUNCHED

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from ray.tune import Callback
 
 from raysweep.errors import GroupCannotStart, NothingSucceeded
-from raysweep.launch.broker_client import BrokerClient
 from raysweep.launch.cluster import describe_placement
 from raysweep.launch.launcher import Launcher
-from raysweep.launch.warm_group import GroupSpec, WarmGroup
 from raysweep.plan import SweepPlan
 from raysweep.results.confirm import demoted
 from raysweep.results.export import remove_best, write_best, write_selection
@@ -30,6 +26,7 @@ from raysweep.search.best import best_of
 from raysweep.search.confirm import confirm
 from raysweep.search.heartbeat import Heartbeat
 from raysweep.search.observer import Observer
+from raysweep.search.opened_launcher import opened_launcher
 from raysweep.search.pruning import Pruning, audit, audit_sample
 from raysweep.search.ready import device_memory, precision_lacks, ready_cluster
 from raysweep.search.recorder import Recorder, check_folder, check_same_sweep
@@ -37,7 +34,7 @@ from raysweep.search.requests import RequestMaker
 from raysweep.search.searcher import CandidateSearcher
 from raysweep.search.searchers import make_searcher
 from raysweep.search.trackers import make_trackers
-from raysweep.search.tuner import run_trials
+from raysweep.search.tuner import LauncherFactory, run_trials
 from raysweep.sweep_file import Sweep
 from raysweep.trial import LaunchRequest, Measurement, Phase
 from raysweep.units import format_seconds
@@ -111,6 +108,7 @@ def run_sweep(
             recorder=recorder,
             observer=observer,
             slots=ready.slots,
+            places=ready.places,
             trackers=trackers,
             audit_share=pruning.audit_share,
         )
@@ -127,6 +125,8 @@ class _Run:
     observer: Observer
     slots: Mapping[str, int]
     """Address of each node -> workers that it can hold."""
+    places: Sequence[Sequence[str]]
+    """Nodes of each worker group."""
     trackers: Sequence[Callback] = ()
     audit_share: float = 0.0
 
@@ -139,9 +139,13 @@ class _Run:
             self._conclude(reason)
             raise NothingSucceeded(message=f"no candidate can be launched: {reason}")
         try:
-            with self._launcher() as (launcher, make_launcher):
+            logs = str(Path(self.recorder.paths.logs).absolute())
+            with opened_launcher(self.sweep, log_folder=logs, places=self.places, note=self.observer.note) as (
+                launcher,
+                make_launchers,
+            ):
                 try:
-                    self._search(requests.make_all(searcher.left), searcher, launcher, make_launcher)
+                    self._search(requests.make_all(searcher.left), searcher, launcher, make_launchers)
                     self._audit(requests, launcher)
                     if self.sweep.file.search.confirm:
                         self._confirm(requests, launcher)
@@ -153,32 +157,12 @@ class _Run:
             raise
         return self._result(self._conclude(searcher.stopped, searcher.bounded()), searcher.stopped, began_s)
 
-    @contextmanager
-    def _launcher(self) -> Iterator[tuple[Launcher, Callable[[], Launcher]]]:
-        """The launcher of the file, and how a trial's process gets its own."""
-        if self.sweep.file.launcher == "in_process":
-            # Loaded on demand: it brings torch and DeepSpeed into this process, which no other launcher does.
-            from raysweep.launch.in_process import InProcessLauncher
-
-            launcher = InProcessLauncher()
-            yield launcher, InProcessLauncher
-            launcher.close("sweep ended")
-            return
-        sweep_id = f"{self.sweep.sweep_sha256[:8]}-{uuid.uuid4().hex[:8]}"
-        logs = str(Path(self.recorder.paths.logs).absolute())
-        spec = GroupSpec.of_sweep(self.sweep, sweep_id=sweep_id, log_folder=logs)
-        group = WarmGroup(spec)
-        with group as client:
-            for line in group.tidied:
-                self.observer.note(line)
-            yield client, partial(BrokerClient.connect, sweep_id, fresh=spec.fresh)
-
     def _search(
         self,
         requests: Mapping[str, LaunchRequest],
         searcher: CandidateSearcher,
         launcher: Launcher,
-        make_launcher: Callable[[], Launcher],
+        make_launchers: Sequence[LauncherFactory],
     ) -> None:
         if not searcher.most_launches:
             searcher.stop("every candidate had been measured before")
@@ -186,7 +170,7 @@ class _Run:
         limit_s = self.sweep.file.cluster.group_start_timeout_seconds
         self.observer.note(
             f"searching by {self.sweep.file.search.method}: {searcher.most_launches} candidates; first "
-            f"{self.sweep.workload.world_size} workers start, and on a new machine build an operator "
+            f"{self.sweep.file.workers.busy} workers start, and on a new machine build an operator "
             f"(minutes; given up after {format_seconds(limit_s)})"
         )
 
@@ -197,7 +181,7 @@ class _Run:
         run_trials(
             requests,
             searcher=searcher,
-            make_launcher=make_launcher,
+            make_launchers=make_launchers,
             on_launching=lambda candidate_id: self.observer.launching(candidate_id, Phase.SEARCH, 0),
             on_measured=on_measured,
             on_waiting=Heartbeat(launcher, self.observer).beat,
@@ -251,7 +235,9 @@ class _Run:
         for measurement in measurements:
             self.observer.measured(measurement)
             if len(self.slots) > 1 and measurement.position_in_group == 1:
-                self.observer.note(describe_placement(measurement.nodes, self.slots))
+                # Of the nodes of other groups no slot is idle.
+                own = next((place for place in self.places if set(measurement.nodes) & set(place)), self.slots)
+                self.observer.note(describe_placement(measurement.nodes, {node: self.slots[node] for node in own}))
             for copy in launcher.bring_logs(measurement, Path(self.recorder.paths.logs)):
                 self.observer.note(f"the log of a failed rank is here now: {copy}")
 

@@ -30,18 +30,18 @@ def run_trials(
     requests: Mapping[str, LaunchRequest],
     *,
     searcher: CandidateSearcher,
-    make_launcher: LauncherFactory,
+    make_launchers: Sequence[LauncherFactory],
     on_launching: Callable[[str], None],
     on_measured: Callable[[list[Measurement]], None],
     on_waiting: Callable[[], None] = lambda: None,
     trackers: Sequence[tune.Callback] = (),
 ) -> None:
-    """Launch the candidates that the searcher proposes, one at a time.
+    """Launch the candidates that the searcher proposes, one at a time on each worker group.
 
     Args:
         requests: candidate_id -> what to launch.
         searcher: proposes candidate ids.
-        make_launcher: called in the trial's own process; must pickle.
+        make_launchers: one for each worker group; called in the trial's own process; must pickle.
         on_launching: called in this process with each candidate's id, before it is launched.
         on_measured: called in this process with the launches of each candidate, as soon as it is over; an error of
             ours that it raises ends the search.
@@ -55,16 +55,16 @@ def run_trials(
     """
     _set_tune_variables()
     listener = _Listener(on_launching, on_measured, on_waiting, searcher)
-    trainable = tune.with_resources(tune.with_parameters(_run_trial, make_launcher=make_launcher), TRIAL_RESOURCES)
+    trainable = tune.with_resources(tune.with_parameters(_run_trial, make_launchers=make_launchers), TRIAL_RESOURCES)
     with NodeFolder(f"tune-{uuid.uuid4().hex[:8]}").held() as storage:
         tuner = tune.Tuner(
             trainable,
             tune_config=tune.TuneConfig(
                 metric="samples_per_s",
                 mode="max",
-                search_alg=_WithRequests(searcher, requests),
+                search_alg=OneGroupEach(searcher, requests, groups=len(make_launchers)),
                 num_samples=len(requests),
-                max_concurrent_trials=1,
+                max_concurrent_trials=len(make_launchers),
                 reuse_actors=True,
             ),
             run_config=tune.RunConfig(
@@ -84,12 +84,12 @@ def run_trials(
         raise PreflightError(message=f"a Ray Tune trial failed outside its candidate: {results.errors[0]}")
 
 
-def _run_trial(config: Mapping[str, Any], *, make_launcher: LauncherFactory) -> None:
+def _run_trial(config: Mapping[str, Any], *, make_launchers: Sequence[LauncherFactory]) -> None:
     """One trial, in a process of Ray Tune's. Every report has the metric: without it Tune ends the experiment."""
     request = from_dict(LaunchRequest, json.loads(config["request"]))
     measurements: list[Measurement] = []
     try:
-        run_candidate(make_launcher(), request, on_launch=measurements.append)
+        run_candidate(make_launchers[config["group"]](), request, on_launch=measurements.append)
     except GroupCannotStart as error:
         lost = [to_dict(measurement) for measurement in measurements]
         tune.report({"samples_per_s": 0.0, "cannot_start": error.data["reason"], "measurements": lost})
@@ -103,16 +103,18 @@ def _run_trial(config: Mapping[str, Any], *, make_launcher: LauncherFactory) -> 
     )
 
 
-class _WithRequests(Searcher):  # type: ignore[misc]
-    """Hands each trial its own request with the candidate that the searcher proposes.
+class OneGroupEach(Searcher):  # type: ignore[misc]
+    """Hands each trial its own request with the candidate that the searcher proposes, and the worker group to use.
 
     As one text: Tune looks through what is nested. Were all requests given to every trial, each would unpack them all.
     """
 
-    def __init__(self, searcher: CandidateSearcher, requests: Mapping[str, LaunchRequest]) -> None:
+    def __init__(self, searcher: CandidateSearcher, requests: Mapping[str, LaunchRequest], *, groups: int) -> None:
         super().__init__(metric=searcher.metric, mode=searcher.mode)
         self._searcher = searcher
         self._requests = requests
+        self._free = list(range(groups))
+        self._group_of: dict[str, int] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str:
         """Ray Tune's hook."""
@@ -120,10 +122,14 @@ class _WithRequests(Searcher):  # type: ignore[misc]
         if not isinstance(suggestion, dict):
             return suggestion
         request = self._searcher.in_race(self._requests[suggestion["candidate_id"]])
-        return suggestion | {"request": json.dumps(to_dict(request))}
+        # Tune asks for no more trials at a time than there are groups.
+        self._group_of[trial_id] = self._free.pop(0)
+        return suggestion | {"request": json.dumps(to_dict(request)), "group": self._group_of[trial_id]}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Ray Tune's hook."""
+        if trial_id in self._group_of:
+            self._free.append(self._group_of.pop(trial_id))
         self._searcher.on_trial_complete(trial_id, result, error)
 
     def save(self, checkpoint_path: str) -> None:

@@ -67,7 +67,7 @@ def drive(folder: Path) -> tuple[list[Measurement], int]:
         run_trials(
             requests,
             searcher=searcher,
-            make_launcher=partial(BrokerClient.connect, SWEEP_ID, fresh=False),
+            make_launchers=[partial(BrokerClient.connect, SWEEP_ID, fresh=False)],
             on_launching=lambda candidate_id: None,
             on_measured=on_measured,
         )

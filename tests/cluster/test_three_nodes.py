@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from on_head import OnHead
@@ -150,3 +151,26 @@ def test_a_node_that_stays_away_ends_the_sweep_at_the_limit_with_the_reason(
     first, lost = three_nodes.journal("away")
     assert first["status"] == "COMPLETED"
     assert (lost["status"], lost["failure_kind"]) == ("FAILED", "infrastructure") and third in lost["reason"]
+
+
+def test_three_groups_search_at_once_each_on_a_node_of_its_own(three_nodes: OnHead, tmp_path: Path) -> None:
+    alone = {"count": 1, "resources_per_worker": {"CPU": 1}, "concurrent_groups": 3}
+    path = three_nodes.write_sweep(
+        "apart", workers=alone, global_batch_size=4, space=SPACE, search={"method": "grid", "confirm": False}
+    )
+    process = three_nodes.start("run", path, output=tmp_path / "out")
+    three_nodes.wait_for_launches("apart", 1, process)
+    (first,) = three_nodes.journal("apart")[:1]
+    node = next(node for node in three_nodes.cluster.nodes if node.address == first["nodes"][0])
+    time.sleep(1)  # its next candidate is under way
+    node.run("sh", "-c", f"kill -9 {first['worker_pids'][0]}")
+    assert process.wait(240) == 5, (tmp_path / "out").read_text()
+    rows = three_nodes.journal("apart")
+    assert {row["candidate_id"][:2] for row in rows if row["status"] == "COMPLETED"} == {"s0", "s1", "s2", "s3"}
+    places = {group: {row["nodes"][0] for row in rows if row["group_id"] == group} for group in _groups(rows)}
+    assert all(len(nodes) == 1 for nodes in places.values())
+    assert set().union(*places.values()) == set(three_nodes.addresses)
+
+
+def _groups(rows: list[dict[str, Any]]) -> set[str]:
+    return {row["group_id"] for row in rows if row["group_id"]}

@@ -51,7 +51,7 @@ DOORS = {
     "raysweep.cli.job_verbs": {"raysweep.cli.submit", "raysweep.cli.jobs"},
     "raysweep.submit.places": {f"raysweep.submit.{place}" for place in ("ray_jobs", "slurm", "kuberay")},
     "raysweep.submit.kuberay": {"raysweep.submit.kube_api"},
-    "raysweep.search.sweep_run": {"raysweep.launch.in_process"},
+    "raysweep.search.opened_launcher": {"raysweep.launch.in_process"},
     "raysweep.search.trackers": {"ray.air.integrations.mlflow", "ray.air.integrations.wandb"},
     "raysweep.search.searchers": {f"raysweep.search.{module}" for module in ("guided", "lean", "optuna_searcher")},
     "raysweep.launch.worker_loop": {f"raysweep.worker.{module}" for module in ("loop", "micro_benchmark", "process")},
