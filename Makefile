@@ -19,7 +19,7 @@ test-slow: .venv/installed
 
 # Several nodes, Ray Jobs and Slurm on this machine: as root, with Slurm installed; what is lacking is skipped.
 test-cluster: .venv/installed
-	PYTHONPATH="$(TEST_PATH)" $(BIN)/python -m pytest -m "cluster and not slow" -n 0
+	PYTHONPATH="$(TEST_PATH)" $(BIN)/python -m pytest -m "cluster and not slow" -n 0 -rs
 
 # Inject faults into real worker groups and sweeps, and judge how they end (half an hour; as root, all of them).
 chaos: .venv/installed
