@@ -31,7 +31,7 @@ SUBNETS = ipaddress.ip_network("10.213.0.0/16")
 READY_WITHIN_S = 20.0
 MOST_NODES = 32
 INSIDE = (
-    "set -e; hostname {host}; mount --bind {hosts} /etc/hosts; mount --bind {tmp} /tmp; "
+    "set -e; hostname {host}; mount --bind {hosts} /etc/hosts; {software}mount --rbind {tmp} /tmp; "
     "mount -t tmpfs -o size={shm} tmpfs /dev/shm; {hide}"
     # An ignored SIGCHLD outlives exec: the kernel then buries orphans, for whom process 1 of a node is responsible.
     "trap '' CHLD; touch /tmp/.ready; exec sleep infinity"
@@ -144,7 +144,8 @@ def _make_node(
     others = "".join(f"{subnet[each + 1]} {name}-{each}.cluster\n" for each in range(MOST_NODES))
     hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}-{index}\n{others}")
     hide = "".join(f"mount -t tmpfs -o size=64k tmpfs '{path}'; " for path in hidden)
-    script = INSIDE.format(host=f"{name}-{index}", hosts=hosts, tmp=tmp, shm="2g", hide=hide)
+    software = "".join(f"mkdir -p '{tmp}/{path}'; mount --bind '/tmp/{path}' '{tmp}/{path}'; " for path in _below_tmp())
+    script = INSIDE.format(host=f"{name}-{index}", hosts=hosts, software=software, tmp=tmp, shm="2g", hide=hide)
     own = ["unshare", "--mount", "--pid", "--uts", "--ipc", "--fork", "--mount-proc"]
     keeper = subprocess.Popen(
         ["nsenter", f"--net=/run/netns/{namespace}", *own, "sh", "-c", script],
@@ -186,9 +187,12 @@ def check_able(name: str) -> None:
     lacking = [tool for tool in ("ip", "tc", "unshare", "nsenter") if shutil.which(tool) is None]
     if lacking:
         raise CannotBuild(f"not installed: {', '.join(lacking)} (packages iproute2 and util-linux)")
-    hidden = [path for path in (sys.prefix, sys.base_prefix, str(Path(__file__).resolve())) if path.startswith("/tmp/")]
-    if hidden:
-        raise CannotBuild(f"{hidden[0]} lies under /tmp, which every node has of its own; move it elsewhere")
+
+
+def _below_tmp() -> list[str]:
+    """Folders of the installed software under /tmp, relative to it: a node has a /tmp of its own, and needs them there."""
+    folders = [Path(sys.prefix), Path(sys.base_prefix), Path(__file__).resolve().parents[2]]
+    return sorted({str(folder.relative_to("/tmp")) for folder in folders if folder.is_relative_to("/tmp")})
 
 
 def _free_subnet() -> ipaddress.IPv4Network:
