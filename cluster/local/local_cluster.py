@@ -190,7 +190,7 @@ def check_able(name: str) -> None:
 
 
 def _below_tmp() -> list[str]:
-    """Folders of the installed software under /tmp, relative to it; a node has a /tmp of its own and needs them there."""
+    """Folders of the installed software under /tmp, relative to it; a node, whose /tmp is its own, needs them there."""
     folders = [Path(sys.prefix), Path(sys.base_prefix), Path(__file__).resolve().parents[2]]
     return sorted({str(folder.relative_to("/tmp")) for folder in folders if folder.is_relative_to("/tmp")})
 
