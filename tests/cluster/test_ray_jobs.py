@@ -11,7 +11,7 @@ import pytest
 from jobs import LONG, Client, launches, wait_until
 from seeds import built_operators
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

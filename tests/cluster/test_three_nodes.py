@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from on_head import OnHead
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 WORKERS = {"count": 3, "resources_per_worker": {"CPU": 1}, "placement": "STRICT_SPREAD"}
 SPACE = {"zero_stage": [0, 1, 2, 3], "activation_checkpoint_interval": [0], "micro_batch_size_per_gpu": [2]}
@@ -90,7 +90,7 @@ def test_a_link_that_goes_down_fails_the_sweep_before_it_begins(three_nodes: OnH
 def test_a_sweep_over_three_nodes_that_loses_a_rank_and_a_node_is_confirmed(
     three_nodes: OnHead, tmp_path: Path
 ) -> None:
-    measure = {"measured_seconds": 3, "warmup_max_steps": 4, "deadline_seconds": 60}
+    measure = {"measured_seconds": 2, "warmup_max_steps": 4, "deadline_seconds": 60}
     path = three_nodes.write_sweep("lossy", **PLAN, measure=measure)
     process = three_nodes.start("run", path, output=tmp_path / "out")
     three_nodes.wait_for_launches("lossy", 1, process)
@@ -98,10 +98,10 @@ def test_a_sweep_over_three_nodes_that_loses_a_rank_and_a_node_is_confirmed(
         zip(three_nodes.journal("lossy")[0]["nodes"], three_nodes.journal("lossy")[0]["worker_pids"], strict=True)
     )
     second = three_nodes.addresses[1]
-    time.sleep(1.5)  # the next candidate is under way
+    time.sleep(1)  # the next candidate is under way
     three_nodes.cluster.nodes[1].run("sh", "-c", f"kill -9 {pids[second]}")
     three_nodes.wait_for_launches("lossy", 3, process)
-    time.sleep(1.5)
+    time.sleep(1)
     three_nodes.cluster.kill_raylet(2)
     time.sleep(5)  # the group has lost its node by then
     three_nodes.restart_node(2, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from on_head import OnHead
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 SPACE = {"zero_stage": [2], "activation_checkpoint_interval": [0], "micro_batch_size_per_gpu": [1]}
 
