@@ -64,7 +64,7 @@ def closed_form_bytes(request: LaunchRequest) -> int:
     if section["kind"] == "gpt":
         shape = gpt_shape(**{key: section[key] for key in ("blocks", "hidden", "vocab_size", "positions", "tied")})
     else:
-        facts = facts_of(section, note=lambda text: None)
+        facts = facts_of(section, note=lambda text: None, workload=request.workload)
         assert facts is not None, "torch is installed"
         shape = shape_of(facts)
     workload = replace(request.workload, shape=shape)

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raysweep.candidate import Candidate
-from raysweep.memory_terms import Case, phase_terms
+from raysweep.memory_terms import phase_terms
 from raysweep.offload import host_bytes, on_device
 from raysweep.workload import Workload
 from raysweep.zero_settings import ZeroSettings
+from raysweep.zero_terms import Case
 
 __all__ = ["MemoryEstimate", "ZeroSettings", "estimate_memory"]
 

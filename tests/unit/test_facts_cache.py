@@ -30,7 +30,7 @@ def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sweep_with(folder: Path, facts: ModelFacts | None, monkeypatch: pytest.MonkeyPatch) -> Sweep:
-    monkeypatch.setattr(facts_module, "facts_of", lambda section, note: facts)
+    monkeypatch.setattr(facts_module, "facts_of", lambda section, note, workload: facts)
     return with_facts(load_sweep(write_sweep(folder, model={"kind": "hf", "config_class": "LlamaConfig"})), note=print)
 
 
@@ -81,7 +81,7 @@ def test_section_source_and_versions_each_have_a_place_of_their_own(
 def test_the_model_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
     said: list[str] = []
-    monkeypatch.setattr(facts_module, "_build", lambda section: built.append("built") or LLAMA_7B)
+    monkeypatch.setattr(facts_module, "_build", lambda section, workload: built.append("built") or LLAMA_7B)
     assert [facts_of(HF, note=said.append) for _ in range(3)] == [LLAMA_7B] * 3
     assert built == ["built"]
     assert said == ["building the model once on the meta device to count its parameters ..."]
