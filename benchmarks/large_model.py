@@ -13,6 +13,7 @@ import itertools
 import json
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 from memory_configurations import HF_EMPTY
@@ -44,19 +45,20 @@ MODEL = {"kind": "hf", **HF_EMPTY, "config_class": "LlamaConfig", "overrides": O
 
 def request_of(stage: int, interval: int) -> LaunchRequest:
     """A candidate of the default buckets in bf16, as it would be launched on the CPU."""
-    facts = facts_of(MODEL, note=lambda text: None)
+    workload = Workload(
+        model=MODEL,
+        shape=None,
+        data={"kind": "synthetic"},
+        sequence_length=SEQUENCE,
+        precision="bf16",
+        optimizer={},
+        world_size=WORLD_SIZE,
+    )
+    facts = facts_of(MODEL, note=lambda text: None, workload=workload)
     assert facts is not None, "torch is installed"
     return LaunchRequest(
         candidate=Candidate(zero_stage=stage, activation_checkpoint_interval=interval, micro_batch_size_per_gpu=1),
-        workload=Workload(
-            model=MODEL,
-            shape=shape_of(facts),
-            data={"kind": "synthetic"},
-            sequence_length=SEQUENCE,
-            precision="bf16",
-            optimizer={},
-            world_size=WORLD_SIZE,
-        ),
+        workload=replace(workload, shape=shape_of(facts)),
         ds_config={
             "train_micro_batch_size_per_gpu": 1,
             "gradient_accumulation_steps": 1,

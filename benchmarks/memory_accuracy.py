@@ -3,6 +3,7 @@
 python benchmarks/memory_accuracy.py predict FOLDER                 # goes on where it was stopped
 python benchmarks/memory_accuracy.py measure FOLDER --minutes 8     # a part of the runs; again until all are there
 python benchmarks/memory_accuracy.py summary FOLDER                 # one JSON line
+python benchmarks/memory_accuracy.py closed FOLDER                  # the closed form as it is now against the traces
 
 `predict` takes `--worlds`, `--families` and `--count` (a sample of so many in each world). It writes
 FOLDER/predictions.jsonl and prints its hash; `measure` notes that hash before its first run and refuses when it has
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import statistics
 import sys
 import tempfile
 import time
@@ -64,7 +66,7 @@ def closed_form_bytes(request: LaunchRequest) -> int:
     if section["kind"] == "gpt":
         shape = gpt_shape(**{key: section[key] for key in ("blocks", "hidden", "vocab_size", "positions", "tied")})
     else:
-        facts = facts_of(section, note=lambda text: None)
+        facts = facts_of(section, note=lambda text: None, workload=request.workload)
         assert facts is not None, "torch is installed"
         shape = shape_of(facts)
     workload = replace(request.workload, shape=shape)
@@ -162,7 +164,7 @@ def summary(folder: Path) -> dict[str, Any]:
     """The figures of the JSON line."""
     measured = {line["key"]: line["ranks"] for line in _lines(folder / "measured.jsonl")}
     by_family: dict[str, list[float]] = defaultdict(list)
-    closed: dict[str, list[float]] = defaultdict(list)
+    closed_form: dict[str, list[tuple[float, str]]] = defaultdict(list)
     failures, oracle, phase_errors, off, collectives_off, everything = [], [], [], [], [], []
     for line in _lines(folder / "predictions.jsonl"):
         key, traces = line["key"], [from_dict(RankTrace, rank) for rank in line["ranks"]]
@@ -174,7 +176,7 @@ def summary(folder: Path) -> dict[str, Any]:
         if errors or not reports:
             continue
         by_family[line["family"]].append(error_pct(traces, reports))
-        closed[line["family"]].append(100 * abs(line["closed_form_bytes"] / truth_bytes(reports) - 1))
+        closed_form[line["family"]].append((100 * (line["closed_form_bytes"] / truth_bytes(reports) - 1), key))
         for trace, report in zip(traces, reports, strict=True):
             for phase, size in report["phases"].items():
                 phase_errors.append(100 * abs(trace.phase_peaks_bytes[phase] / size - 1))
@@ -186,7 +188,6 @@ def summary(folder: Path) -> dict[str, Any]:
             if trace.rank == 0 and report.get("oracle"):
                 oracle.append(oracle_error_pct(trace, report))
     every = [error for errors in by_family.values() for error in errors]
-    closed_every = sorted(error for errors in closed.values() for error in errors)
     return {
         "n": len(every),
         "max_error_pct": round(max(every), 4),
@@ -199,8 +200,7 @@ def summary(folder: Path) -> dict[str, Any]:
         "families": {name: _spread(errors) for name, errors in by_family.items()},
         "oracle_n": len(oracle),
         "oracle_max_error_pct": round(max(oracle), 4) if oracle else None,
-        "closed_form": {name: _spread(errors) for name, errors in closed.items()},
-        "closed_form_median_error_pct": round(closed_every[len(closed_every) // 2], 2),
+        **_closed_form_figures(closed_form),
         "ranks_with_other_collectives": collectives_off,
         "cpu_s_a_trace": round(sum(trace.cpu_s for trace in everything) / len(everything), 1),
         "largest_resident_bytes": max(trace.resident_bytes for trace in everything),
@@ -209,18 +209,46 @@ def summary(folder: Path) -> dict[str, Any]:
     }
 
 
+def closed(folder: Path) -> dict[str, Any]:
+    """The closed form, computed anew, against what was traced: a fuller rank counts, and the sign is kept."""
+    found: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for line in _lines(folder / "predictions.jsonl"):
+        traces = [from_dict(RankTrace, rank) for rank in line["ranks"]]
+        if not any(trace.error for trace in traces):
+            peak_bytes = max(trace.peak_bytes for trace in traces)
+            error = 100 * (closed_form_bytes(from_dict(LaunchRequest, line["request"])) / peak_bytes - 1)
+            found[line["family"]].append((error, line["key"]))
+    return {"against": "traces", **_closed_form_figures(found)}
+
+
+def _closed_form_figures(found: Mapping[str, Sequence[tuple[float, str]]]) -> dict[str, Any]:
+    """Signed errors in percent with their configurations, by family -> the figures of the closed form."""
+    every = [each for errors in found.values() for each in errors]
+    worst_error, worst = max(every, key=lambda each: abs(each[0]))
+    return {
+        "closed_form_n": len(every),
+        "closed_form_median_error_pct": round(statistics.median(abs(error) for error, _ in every), 4),
+        "closed_form_max_error_pct": round(abs(worst_error), 2),
+        "closed_form_worst": f"{worst}: {worst_error:+.2f} %",
+        "closed_form_lowest_pct": round(min(error for error, _ in every), 2),
+        "closed_form_highest_pct": round(max(error for error, _ in every), 2),
+        "closed_form": {name: _spread([abs(error) for error, _ in errors]) for name, errors in found.items()},
+    }
+
+
 def _spread(errors: Sequence[float]) -> dict[str, Any]:
     return {
         "n": len(errors),
         "max_error_pct": round(max(errors), 4),
         "mean_error_pct": round(sum(errors) / len(errors), 4),
+        "median_error_pct": round(statistics.median(errors), 4),
     }
 
 
 def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["predict", "measure", "summary"])
+    parser.add_argument("part", choices=["predict", "measure", "summary", "closed"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=None, help="configurations of each world, drawn at random")
     parser.add_argument("--worlds", type=int, nargs="+", default=[2, 4])
@@ -241,7 +269,7 @@ def main() -> None:
     elif given.part == "measure":
         add_measurements(given.folder, minutes=given.minutes, at_once=given.at_once, oracles=given.oracles)
     else:
-        print(json.dumps(summary(given.folder)))
+        print(json.dumps(summary(given.folder) if given.part == "summary" else closed(given.folder)))
 
 
 if __name__ == "__main__":

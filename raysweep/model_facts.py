@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from raysweep.activations import ActivationProfile
 from raysweep.errors import ConfigError
 from raysweep.text_files import BYTE_VALUES
 from raysweep.workload import ModelShape, Workload
@@ -49,6 +50,10 @@ class ModelFacts:
     """Where the model and not the sweep file decides it, as with images."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Package -> version that built the model."""
+    activations: ActivationProfile | None = None
+    """What its forward and backward hold, in one precision and sequence length."""
+    unmeasured: str = ""
+    """Why that is not known, where it was asked for."""
 
     @property
     def blocks(self) -> int:
@@ -60,7 +65,7 @@ def shape_of(facts: ModelFacts) -> ModelShape:
     """The numbers that the memory prediction takes.
 
     Blocks of several lists count together, a block by the mean of all. Where the hidden size is not known it is 0, and
-    so are all activations and logits: the prediction is then of model states alone.
+    so are all activations and logits that were not measured: the prediction is then of model states alone.
     """
     in_blocks = sum(blocks.count * blocks.parameters_per_block for blocks in facts.block_lists)
     hidden = facts.hidden or 0
@@ -73,6 +78,7 @@ def shape_of(facts: ModelFacts) -> ModelShape:
         vocab_size=(facts.vocab_size or 0) if hidden else 0,
         trainable_parameters=None if facts.trainable_parameters == facts.parameters else facts.trainable_parameters,
         tokens_per_sample=facts.tokens_per_sample,
+        activations=facts.activations,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from raysweep.memory_terms import ADAM_MOMENT_BYTES, FP32_BYTES, Case
+from raysweep.zero_terms import ADAM_MOMENT_BYTES, FP32_BYTES, Case
 
 STATES = frozenset({"optimizer_states", "optimizer_temporaries"})
 """Terms that go to the host with the optimizer, in every phase."""

@@ -158,8 +158,8 @@ def deadline_s(candidate: Candidate, sweep: Sweep) -> float:
 def _recommend(sweep: Sweep, rows: list[PlanRow], budget_bytes: int | None) -> Recommendation | None:
     """The decision rule on this sweep's own estimates, each at the space's smallest micro-batch."""
     workload = sweep.workload
-    # Without a hidden size the estimates hold no activations, so they say nothing of what fits.
-    if workload.shape is None or not workload.shape.hidden or budget_bytes is None:
+    # Without either the estimates hold no activations, so they say nothing of what fits.
+    if workload.shape is None or not (workload.shape.hidden or workload.shape.activations) or budget_bytes is None:
         return None
 
     def need(stage: int, interval: int, micro_batch: int) -> float:

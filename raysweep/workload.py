@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from raysweep.activations import ActivationProfile
 from raysweep.serde import sha256_of, to_dict
 
 BYTES_PER_ELEMENT = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -29,6 +30,8 @@ class ModelShape:
     """Those that have a gradient and optimizer states; None: all."""
     tokens_per_sample: int | None = None
     """Where the model decides it, as with images; None: the sequence length."""
+    activations: ActivationProfile | None = None
+    """What its forward and backward hold, where that was measured."""
 
     @property
     def trainable(self) -> int:
@@ -84,9 +87,16 @@ class Workload:
         """Samples in one optimizer step: micro-batch x accumulation x world size."""
         return micro_batch_size_per_gpu * gradient_accumulation_steps * self.world_size
 
+    def described(self) -> dict[str, Any]:
+        """All fields as plain values, without the measured activations: they follow from the others, and are long."""
+        plain = to_dict(self)
+        if plain["shape"] is not None:
+            del plain["shape"]["activations"]
+        return plain
+
     def workload_sha256(self) -> str:
-        """Hash of all fields: two measurements compare only where it is equal."""
-        return sha256_of(to_dict(self))
+        """Hash of what is described: two measurements compare only where it is equal."""
+        return sha256_of(self.described())
 
 
 def accumulation_for(global_batch_size: int, micro_batch_size_per_gpu: int, world_size: int) -> int | None:

@@ -17,7 +17,6 @@ from raysweep.results.paths import ResultsPaths
 from raysweep.results.records import TrialRecord
 from raysweep.results.select import Selection
 from raysweep.results.store import load_trials
-from raysweep.serde import to_dict
 from raysweep.tables import aligned
 from raysweep.units import format_bytes
 
@@ -46,7 +45,7 @@ def _conditions(results: str, records: Sequence[TrialRecord]) -> dict[str, Any]:
     versions = {"versions": json.loads(records[0].versions) if records else {}}
     budget = {"memory_budget_bytes": records[0].memory_budget_bytes if records else None}
     journal = ResultsPaths(results).journal
-    workload = {"workload": to_dict(read_journal(journal).sweep.workload)} if Path(journal).is_file() else {}
+    workload = {"workload": read_journal(journal).sweep.workload.described()} if Path(journal).is_file() else {}
     return versions | budget | workload
 
 

@@ -15,10 +15,14 @@ from raysweep.errors import ConfigError
 from raysweep.estimate.facts_cache import FactsCache
 from raysweep.model_facts import ModelFacts, check_text, describe, shape_of
 from raysweep.model_schema import FUNCTION_KINDS, LOOP_KINDS
-from raysweep.serde import from_dict
+from raysweep.serde import from_dict, to_dict
 from raysweep.sweep_file import Sweep
+from raysweep.workload import Workload
 
 BUILD_TIMEOUT_S = 300
+
+ANSWERS = ('{"facts"', '{"error"')
+"""How an answer of the subprocess begins."""
 
 COUNTED_KINDS = ("hf", *FUNCTION_KINDS)
 """Kinds of model whose shape does not follow from the sweep file alone."""
@@ -40,7 +44,7 @@ def with_facts(sweep: Sweep, *, note: Callable[[str], None]) -> Sweep:
     if sweep.workload.model["kind"] not in COUNTED_KINDS:
         return sweep
     try:
-        facts = facts_of(sweep.workload.model, note=note)
+        facts = facts_of(sweep.workload.model, note=note, workload=sweep.workload)
     except ConfigError as error:
         if sweep.workload.model["kind"] not in LOOP_KINDS:
             raise
@@ -52,8 +56,8 @@ def with_facts(sweep: Sweep, *, note: Callable[[str], None]) -> Sweep:
     if sweep.workload.model["kind"] == "hf" and facts.tokens_per_sample is None:
         check_text(sweep.workload, positions=facts.positions, vocab_size=facts.vocab_size)
     space, notes = sweep.space, [*sweep.notes, describe(facts)]
-    if facts.hidden is None:
-        notes.append("activations unknown for this model: predictions hold model states and buckets only")
+    if facts.activations is None:
+        notes.append(_about_activations(facts))
     if not facts.block_lists and any(space.activation_checkpoint_interval):
         space = replace(space, activation_checkpoint_interval=(0,))
         notes.append("activation checkpoint axis disabled: no blocks found (model.block_lists names them)")
@@ -61,32 +65,44 @@ def with_facts(sweep: Sweep, *, note: Callable[[str], None]) -> Sweep:
     return replace(sweep, workload=workload, space=space, notes=tuple(notes))
 
 
-def facts_of(section: Mapping[str, Any], *, note: Callable[[str], None]) -> ModelFacts | None:
+def _about_activations(facts: ModelFacts) -> str:
+    """What stands in for activations that were not measured."""
+    why = f" ({facts.unmeasured})" if facts.unmeasured else ""
+    if facts.hidden is None:
+        return f"activations unknown for this model{why}: predictions hold model states and buckets only"
+    return f"activations are taken to be those of the built-in GPT, with a wide band: they were not measured{why}"
+
+
+def facts_of(
+    section: Mapping[str, Any], *, note: Callable[[str], None], workload: Workload | None = None
+) -> ModelFacts | None:
     """The facts of a model section; None where torch is not installed.
 
     Args:
         section: the workload's model section, `kind` and its fields.
         note: told before a model is built.
+        workload: whose activations are measured, too; None leaves them out.
 
     Raises:
         ConfigError: with the model's own last error, when it cannot be built.
     """
     if find_spec("torch") is None:
         return None
-    cache = FactsCache.of(section)
+    cache = FactsCache.of(section, weighed=workload)
     facts = cache.read()
     if facts is None:
         note("building the model once on the meta device to count its parameters ...")
-        facts = _build(section)
+        facts = _build(section, workload)
         cache.write(facts)
     return facts
 
 
-def _build(section: Mapping[str, Any]) -> ModelFacts:
+def _build(section: Mapping[str, Any], workload: Workload | None) -> ModelFacts:
+    asked = {"section": dict(section), "workload": None if workload is None else to_dict(replace(workload, shape=None))}
     try:
         process = subprocess.run(
             [sys.executable, "-m", "raysweep.estimate.model_facts"],
-            input=json.dumps(dict(section)),
+            input=json.dumps(asked),
             capture_output=True,
             text=True,
             timeout=BUILD_TIMEOUT_S,
@@ -94,16 +110,31 @@ def _build(section: Mapping[str, Any]) -> ModelFacts:
             # Its modules bring DeepSpeed along, which would otherwise look for a device.
             env=os.environ | {"DS_ACCELERATOR": "cpu"},
         )
-    except subprocess.TimeoutExpired:
-        raise _cannot_be_built(section, f"not built within {BUILD_TIMEOUT_S} s") from None
-    printed = process.stdout.strip().splitlines()
-    if process.returncode or not printed:
-        last = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-        raise _cannot_be_built(section, f"cannot be built: {last}")
-    answer = json.loads(printed[-1])
+        printed, errors, code = process.stdout, process.stderr, process.returncode
+    except subprocess.TimeoutExpired as expired:
+        # What was captured so far is bytes, whatever was asked for (bpo-31935).
+        printed, errors, code = (expired.stdout or b"").decode(), "", None
+    answer = _last_answer(printed)
+    if answer is None:
+        last = (errors.strip().splitlines() or [f"exit code {code}"])[-1]
+        late = f"not built within {BUILD_TIMEOUT_S} s"
+        raise _cannot_be_built(section, late if code is None else f"cannot be built: {last}")
     if "error" in answer:
         raise ConfigError(**answer["error"])
-    return from_dict(ModelFacts, answer["facts"])
+    facts = from_dict(ModelFacts, answer["facts"])
+    if workload is not None and facts.activations is None and not facts.unmeasured:
+        reason = f"not done within {BUILD_TIMEOUT_S} s" if code is None else f"the process ended with exit code {code}"
+        return replace(facts, unmeasured=reason)
+    return facts
+
+
+def _last_answer(printed: str) -> dict[str, Any] | None:
+    """The last line that is an answer; the user's code may print, too."""
+    for line in reversed(printed.splitlines()):
+        if line.startswith(ANSWERS):
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+    return None
 
 
 def _cannot_be_built(section: Mapping[str, Any], rule: str) -> ConfigError:

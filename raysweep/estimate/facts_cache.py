@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from raysweep.model_facts import ModelFacts
 from raysweep.model_schema import FUNCTION_KINDS
 from raysweep.serde import from_dict, sha256_of, to_dict
+from raysweep.workload import Workload
 
 PACKAGES = ("torch", "transformers", "peft", "raysweep")
 """Packages whose version may change what a section builds."""
@@ -30,14 +31,16 @@ class FactsCache:
     file: Path
 
     @classmethod
-    def of(cls, section: Mapping[str, Any]) -> FactsCache:
+    def of(cls, section: Mapping[str, Any], *, weighed: Workload | None = None) -> FactsCache:
         """The place for a model section: a hash over it, its factory's source, and versions.
 
-        A section that names a config file holds its content already.
+        A section that names a config file holds its content already. Activations that are `weighed` with it depend on
+        precision and sequence length, too.
         """
         key = {
             "section": dict(section),
             "sources": [sha256_of_file(file) for file in factory_sources(section)],
+            "weighed": None if weighed is None else [weighed.precision, weighed.sequence_length],
             "versions": {name: package_version(name) for name in PACKAGES},
         }
         return cls(file=cache_folder() / "model_facts" / f"{sha256_of(key)}.json")

@@ -51,7 +51,7 @@ def trace_rank(job: TraceJob, rank: LoneRank) -> RankTrace:
         batches.in_memory_pass = True
         stepper = _CountingStepper(
             engine=engine,
-            batches=_FakeBatches(batches, fake_mode, tracker),
+            batches=FakeBatches(batches, fake_mode, tracker),
             gradient_accumulation_steps=request.candidate.gradient_accumulation_steps,
             device=device,
             rank=rank,
@@ -154,7 +154,7 @@ class _CountingStepper(Stepper):
             self._gradient_accumulation_steps = whole
 
 
-class _FakeBatches:
+class FakeBatches:
     """The worker's batches, made for real, with their floats turned fake; bytes are counted once."""
 
     def __init__(self, batches: Batches, fake_mode: FakeTensorMode, tracker: FakeEngineTracker) -> None:

@@ -1,10 +1,11 @@
-"""Builds a model once on the meta device and counts it; run as a subprocess of its own."""
+"""Builds a model once without its weights, counts it and weighs its passes; run as a subprocess of its own."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -13,15 +14,20 @@ import torch.distributed as dist
 from torch import nn
 
 from raysweep.errors import ConfigError
+from raysweep.estimate.fake_activations import measure_activations
 from raysweep.model_facts import BlockListFacts, ModelFacts
 from raysweep.model_schema import FUNCTION_KINDS, LOOP_KINDS
-from raysweep.serde import to_dict
+from raysweep.serde import from_dict, to_dict
 from raysweep.worker.blocks import BlockList, find_block_lists
 from raysweep.worker.model import build_model
 from raysweep.worker.user_loops import open_loop
+from raysweep.workload import Workload
 
 EQUAL_BLOCKS = 1.5
 """Largest over smallest block of a list up to which its blocks count as equal; wider ones are stages of a pyramid."""
+
+MOST_CHARACTERS = 300
+"""Of a foreign error's text."""
 
 
 def count_model(section: Mapping[str, Any]) -> ModelFacts:
@@ -132,17 +138,40 @@ def _patches(model: nn.Module) -> int | None:
 
 
 def main() -> None:
-    """Read a model section (JSON) from standard input; write `facts` or `error` (JSON) as the last line of output."""
-    section = json.load(sys.stdin)
+    """Read `section` and `workload` or null (JSON) from standard input; write `facts` or `error` (JSON) as a line.
+
+    Where there is a workload, its activations are measured then, and the facts are written once more with them.
+    """
+    asked = json.load(sys.stdin)
+    section = asked["section"]
     try:
-        answer = {"facts": to_dict(count_model(section))}
+        facts = count_model(section)
+        print(json.dumps({"facts": to_dict(facts)}), flush=True)
     except ConfigError as error:
-        answer = {"error": error.data}
+        print(json.dumps({"error": error.data}))
+        return
     except Exception as error:
         # Whatever the user's code raises is an answer here, too.
-        rule = f"cannot be built: {type(error).__name__}: {' '.join(str(error).split())}"
-        answer = {"error": {"key": "model", "value": section["kind"], "rule": rule}}
-    print(json.dumps(answer))
+        rule = f"cannot be built: {_in_a_line(error)}"
+        print(json.dumps({"error": {"key": "model", "value": section["kind"], "rule": rule}}))
+        return
+    if asked["workload"] is not None:
+        print(json.dumps({"facts": to_dict(with_activations(facts, from_dict(Workload, asked["workload"])))}))
+
+
+def with_activations(facts: ModelFacts, workload: Workload) -> ModelFacts:
+    """The facts with what a pass over the workload's batches holds, or why that is not known."""
+    if workload.model["kind"] in LOOP_KINDS:
+        return replace(facts, unmeasured="a training loop brings its own batches")
+    try:
+        return replace(facts, activations=measure_activations(workload))
+    except Exception as error:
+        # The user's code, or torch, whose fake tensors have no numbers.
+        return replace(facts, unmeasured=_in_a_line(error))
+
+
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:MOST_CHARACTERS]}"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from raysweep.estimate.trace_self_test import self_test
 from raysweep.estimate.trace_server import TraceServer, TraceServerDied
 from raysweep.fidelity import Fidelity, corrected
 from raysweep.memory import MemoryEstimate, ZeroSettings
-from raysweep.memory_terms import FP32_BYTES, Case
 from raysweep.model_schema import LOOP_KINDS
 from raysweep.offload import host_bytes
 from raysweep.sweep_file import Sweep
@@ -27,6 +26,7 @@ from raysweep.trace_estimate import Terms, estimate_from, without_host
 from raysweep.trace_families import TRACED_ACCUMULATION, families, family_key
 from raysweep.trial import LaunchRequest
 from raysweep.workload import Workload
+from raysweep.zero_terms import FP32_BYTES, Case
 
 STEPS = 2
 """Steps of a trace: the first makes the optimizer's state, the second is the steady one, without a run's noise."""

@@ -8,7 +8,7 @@ import yaml
 
 from raysweep.exports.answer import Answer
 from raysweep.results.worth import best_known_rate
-from raysweep.serde import sha256_of, to_dict
+from raysweep.serde import sha256_of
 from raysweep.units import format_bytes
 
 
@@ -77,7 +77,7 @@ def provenance(answer: Answer) -> dict[str, Any]:
             "exported_at": answer.exported_at,
             "versions": dict(answer.sweep.versions),
         },
-        "workload": to_dict(answer.workload),
+        "workload": answer.workload.described(),
         "resources_per_worker": dict(answer.sweep.resources_per_worker),
     }
 

@@ -17,7 +17,6 @@ from raysweep.page.gains import gains
 from raysweep.page.rows import HEADINGS, NUMERIC, table_rows
 from raysweep.page.speed_map import stage_maps
 from raysweep.page.step_parts import step_parts
-from raysweep.serde import to_dict
 from raysweep.units import format_bytes
 
 ROWS_AT_FIRST = 300
@@ -109,7 +108,7 @@ def _rest(facts: ReportFacts) -> dict[str, Any]:
         "causes": facts.causes,
         "provenance": summary.provenance(facts),
         "reproduce": summary.reproduce(facts),
-        "workload": json.dumps(to_dict(facts.sweep.workload), indent=2),
+        "workload": json.dumps(facts.sweep.workload.described(), indent=2),
         "css": Markup(_static("report.css")),
         "js": Markup(script),
         "script_sha256": _sha256(script),

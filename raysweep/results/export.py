@@ -129,7 +129,7 @@ def _summary(best: BestCandidate) -> dict[str, Any]:
             "exported_at": best.exported_at,
             "versions": dict(best.sweep.versions),
         },
-        "workload": to_dict(best.sweep.workload),
+        "workload": best.sweep.workload.described(),
         "resources_per_worker": dict(best.sweep.resources_per_worker),
     }
 

@@ -157,7 +157,7 @@ def check_same_sweep(sweep: Sweep, plan: SweepPlan) -> None:
         for package, now in start.versions.items()
         if before.versions.get(package) != now
     ]
-    if before.workload != start.workload:
+    if before.workload.described() != start.workload.described():
         changed.append("the workload (model, data, precision, optimizer, workers, batch or environment)")
     if before.memory_budget_bytes != start.memory_budget_bytes:
         changed.append("the memory budget")

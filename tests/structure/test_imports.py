@@ -91,7 +91,9 @@ BESIDE = {
 STARTED = {"raysweep.estimate.model_facts", "raysweep.estimate.trace_jobs"}
 """Modules of `estimate` that load torch and the worker's modules; they are started and never imported."""
 
-IN_A_SUBPROCESS = STARTED | {f"raysweep.estimate.fake_{part}" for part in ("engine", "mode", "operators", "world")}
+IN_A_SUBPROCESS = STARTED | {
+    f"raysweep.estimate.fake_{part}" for part in ("activations", "engine", "mode", "operators", "world")
+}
 """Those, and the modules that only the tracing subprocess loads: nobody else may import them."""
 
 

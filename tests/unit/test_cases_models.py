@@ -87,12 +87,12 @@ def _plan_in_a_process(sweep: Path, cache: Path) -> tuple[str, list[str], float]
 
 def test_a_7b_model_is_planned_on_a_laptop_b43(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_7B))
-    changes: dict[str, Any] = {"workers": {"count": 8}, "memory_budget": "24GiB", "sequence_length": 4096}
+    changes: dict[str, Any] = {"workers": {"count": 8}, "memory_budget": "28GiB", "sequence_length": 4096}
     sweep = write_sweep(tmp_path, model={"kind": "hf", "config": "config.json"}, **changes)
     first, loaded, _ = _plan_in_a_process(sweep, tmp_path)
     assert "model: 6.74e9 parameters, 32 blocks (model.layers)" in first and loaded == []
     # 20 bytes a parameter and 8 of the largest tensor at stage 0; stage 3 with checkpointing is left to be tried.
-    assert "s0-k2-b1-g1: predicted peak 126.5 GiB (step), at least 111.3 GiB, is above the budget of 24.0 GiB" in first
+    assert "s0-k2-b1-g1: predicted peak 126.5 GiB (step), at least 111.3 GiB, is above the budget of 28.0 GiB" in first
     assert "Rule 4" in first and "s3-k2-b1-g1: " not in first
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA_7B, "max_position_embeddings": 2048}))
     with pytest.raises(ConfigError, match=r"sequence_length: 4096: the model has 2048 positions .*nearest valid: 2048"):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import write_sweep
+from builders import make_workload, write_sweep
 from test_model_facts import LLAMA_7B
 
 from raysweep.errors import ConfigError
@@ -18,6 +19,7 @@ from raysweep.estimate.facts_cache import FactsCache
 from raysweep.model_facts import ModelFacts
 from raysweep.model_schema import FactoryModel, HfModel
 from raysweep.plan import make_plan
+from raysweep.serde import to_dict
 from raysweep.sweep_file import Sweep, load_sweep
 
 HF = HfModel(kind="hf", config_class="LlamaConfig").model_dump()
@@ -30,7 +32,7 @@ def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sweep_with(folder: Path, facts: ModelFacts | None, monkeypatch: pytest.MonkeyPatch) -> Sweep:
-    monkeypatch.setattr(facts_module, "facts_of", lambda section, note: facts)
+    monkeypatch.setattr(facts_module, "facts_of", lambda section, note, workload: facts)
     return with_facts(load_sweep(write_sweep(folder, model={"kind": "hf", "config_class": "LlamaConfig"})), note=print)
 
 
@@ -81,7 +83,7 @@ def test_section_source_and_versions_each_have_a_place_of_their_own(
 def test_the_model_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
     said: list[str] = []
-    monkeypatch.setattr(facts_module, "_build", lambda section: built.append("built") or LLAMA_7B)
+    monkeypatch.setattr(facts_module, "_build", lambda section, workload: built.append("built") or LLAMA_7B)
     assert [facts_of(HF, note=said.append) for _ in range(3)] == [LLAMA_7B] * 3
     assert built == ["built"]
     assert said == ["building the model once on the meta device to count its parameters ..."]
@@ -104,7 +106,7 @@ def test_the_built_in_model_needs_no_facts(tmp_path: Path) -> None:
 def test_a_sweep_gets_the_shape_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = sweep_with(tmp_path, LLAMA_7B, monkeypatch)
     assert sweep.workload.shape is not None and sweep.workload.shape.parameters == 6_738_415_616
-    assert sweep.notes[-1] == "model: 6.74e9 parameters, 32 blocks (model.layers)"
+    assert "model: 6.74e9 parameters, 32 blocks (model.layers)" in sweep.notes
     assert set(sweep.space.activation_checkpoint_interval) == {0, 2}
 
 
@@ -135,3 +137,35 @@ def test_a_process_that_ends_without_an_answer_is_told(
     monkeypatch.setattr("sys.executable", f"/bin/{program}")
     with pytest.raises(ConfigError, match=f"model: 'hf': cannot be built: exit code {code}"):
         facts_of(HF, note=print)
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason"), [("exit 9", "the process ended with exit code 9"), ("sleep 60", "not done within 2 s")]
+)
+def test_a_measurement_that_does_not_end_leaves_the_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, reason: str
+) -> None:
+    (tmp_path / "facts.json").write_text(json.dumps({"facts": to_dict(LLAMA_7B)}))
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/facts.json; echo; echo measuring; exec >&- ; {ending}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    monkeypatch.setattr(facts_module, "BUILD_TIMEOUT_S", 2)
+    assert facts_of(HF, note=print, workload=make_workload()) == replace(LLAMA_7B, unmeasured=reason)
+
+
+def test_activations_that_were_not_measured_are_those_of_the_built_in_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = sweep_with(tmp_path, replace(LLAMA_7B, unmeasured="RuntimeError: no such kernel"), monkeypatch)
+    assert sweep.notes[-1] == (
+        "activations are taken to be those of the built-in GPT, with a wide band: they were not measured "
+        "(RuntimeError: no such kernel)"
+    )
+
+
+def test_what_was_weighed_has_a_place_for_each_precision_and_length() -> None:
+    loads = [make_workload(), make_workload(precision="fp32"), make_workload(sequence_length=8), None]
+    assert len({FactsCache.of(HF, weighed=load).file for load in loads}) == 4
+    # Neither the workers nor the batch change what a pass holds.
+    assert FactsCache.of(HF, weighed=make_workload(world_size=8)).file == FactsCache.of(HF, weighed=loads[0]).file

@@ -190,6 +190,6 @@ def test_a_factory_that_looks_at_numbers_is_built_all_the_same(tmp_path: Path, m
 
 
 def test_main_answers_with_facts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(GPT)))
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"section": GPT, "workload": None})))
     counting.main()
     assert json.loads(capsys.readouterr().out)["facts"]["parameters"] == count_model(GPT).parameters
