@@ -151,7 +151,7 @@ def _check_something_fits(limits: Limits, parts: Sequence[Part]) -> None:
     if limits.unsupported_precision or any(part.known.status is None for part in parts):
         return
     sizes = [
-        part.smallest(part.known.estimate.lower_bound_bytes)
+        min(part.lanes_of(part.known.estimate.lower_bound_bytes))
         for part in parts
         if part.known.status is TrialStatus.PRUNED and part.known.estimate is not None
     ]

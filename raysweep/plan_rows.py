@@ -17,6 +17,9 @@ from raysweep.trial import PlanRow, SkipRule, TrialStatus
 
 T = TypeVar("T", int, float)
 
+BATCH_IN_ID = re.compile(r"-b(\d{1,18})-g(\d{1,18})")
+"""Micro-batch and accumulation in a candidate's id."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
@@ -48,9 +51,20 @@ class Part:
         """The candidate with this place in the part."""
         return self.family.member(self.piece.members.item(lane))
 
-    def smallest(self, number: Any) -> Any:
-        """The least of a number of `known`."""
-        return min(lanes_of(number, len(self)))
+    @property
+    def largest_micro_batch(self) -> int:
+        """Of its candidates."""
+        return int(self.family.micro_batch_size_per_gpu[self.piece.members].max())
+
+    def lanes_with(self, micro_batch: int, accumulation: int) -> list[int]:
+        """The places of the candidates with a batch."""
+        chosen, family = self.piece.members, self.family
+        is_micro_batch = family.micro_batch_size_per_gpu[chosen] == micro_batch
+        return np.flatnonzero(is_micro_batch & (family.gradient_accumulation_steps[chosen] == accumulation)).tolist()
+
+    def lanes_of(self, number: Any) -> list[Any]:
+        """A number of `known`, for each of the candidates."""
+        return lanes_of(number, len(self))
 
     def numbers(self, function: Callable[[Candidate], T]) -> list[T]:
         """A number that a function has for each of the candidates; in no order that counts."""
@@ -131,6 +145,11 @@ class PlanRows(Sequence[PlanRow]):
         """The part of a row, and the place in it."""
         return self.parts[self._part_of.item(index)], self._lane_of.item(index)
 
+    @property
+    def admitted_count(self) -> int:
+        """How many candidates may be launched."""
+        return sum(len(part) for part in self.parts if part.known.status is None)
+
     def admitted(self) -> list[Candidate]:
         """The candidates that may be launched, in the order of the space."""
         is_admitted = np.array([part.known.status is None for part in self.parts])
@@ -143,26 +162,26 @@ class PlanEstimates(Mapping[str, MemoryEstimate]):
     """candidate_id -> predicted memory, of the rows that have one."""
 
     rows: PlanRows
-    _parts_of: dict[str, list[Part]] = field(default_factory=dict)
-    """Family -> its parts with an estimate."""
-    _indexes: dict[str, dict[str, tuple[Part, int]]] = field(default_factory=dict)
-    """Family -> candidate_id -> where it is; of a family that was asked for."""
+    _parts_of: dict[str, list[Part]] = field(init=False, default_factory=dict)
+    """Id less its batch -> the parts with an estimate."""
 
     def __post_init__(self) -> None:
         for part in self.rows.parts:
             if part.known.estimate is not None:
-                self._parts_of.setdefault(_family_of(part.candidate(0).candidate_id), []).append(part)
+                family = BATCH_IN_ID.sub("", part.candidate(0).candidate_id)
+                self._parts_of.setdefault(family, []).append(part)
 
     def __getitem__(self, candidate_id: str) -> MemoryEstimate:
-        family = _family_of(candidate_id)
-        if family not in self._indexes:
-            parts = self._parts_of.get(family, [])
-            places = ((part, lane) for part in parts for lane in range(len(part)))
-            self._indexes[family] = {part.candidate(lane).candidate_id: (part, lane) for part, lane in places}
-        part, lane = self._indexes[family][candidate_id]
-        estimate = at(part.known.estimate, lane)
-        assert estimate is not None
-        return estimate
+        batch = BATCH_IN_ID.search(candidate_id)
+        if batch is None:
+            raise KeyError(candidate_id)
+        for part in self._parts_of.get(BATCH_IN_ID.sub("", candidate_id), []):
+            for lane in part.lanes_with(*map(int, batch.groups())):
+                if part.candidate(lane).candidate_id == candidate_id:
+                    estimate = at(part.known.estimate, lane)
+                    assert estimate is not None, "these parts have one"
+                    return estimate
+        raise KeyError(candidate_id)
 
     def __len__(self) -> int:
         return sum(len(part) for parts in self._parts_of.values() for part in parts)
@@ -172,8 +191,3 @@ class PlanEstimates(Mapping[str, MemoryEstimate]):
             part, lane = self.rows.place(index)
             if part.known.estimate is not None:
                 yield part.candidate(lane).candidate_id
-
-
-def _family_of(candidate_id: str) -> str:
-    """A candidate's id less its batch."""
-    return re.sub(r"-b\d+-g\d+", "", candidate_id)

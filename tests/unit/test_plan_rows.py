@@ -176,6 +176,7 @@ def test_estimates_are_a_mapping(tmp_path: Path) -> None:
     estimates = make_plan(_large(tmp_path)).estimates
     assert len(estimates) == len(list(estimates)) == 800
     assert "s3-k2-b100-g1" in estimates and "s3-k2-b101-g1" not in estimates and "nonsense" not in estimates
+    assert "s3-k2-b01-g1" not in estimates and "s3-k2-b1-g1-abcdef" not in estimates
     assert estimates.get("s3-k1-b1-g1") is None
 
 
