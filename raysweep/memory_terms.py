@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 
 from raysweep.candidate import Candidate
 from raysweep.workload import BYTES_PER_ELEMENT, ModelShape, Workload
@@ -40,9 +41,9 @@ STAGE_0_REDUCE_ELEMENTS = 500_000_000
 """Elements that stage 0 copies together for one all-reduce (`buffered_allreduce_fallback` in runtime/engine.py)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
-    """A candidate in its workload, and the sizes that several terms share."""
+    """A candidate in its workload, and the sizes that several terms share. It keeps no slots: it keeps two sizes."""
 
     candidate: Candidate
     workload: Workload
@@ -89,12 +90,12 @@ class Case:
     def tokens(self) -> int:
         return self.candidate.micro_batch_size_per_gpu * self.workload.tokens_per_sample
 
-    @property
+    @cached_property
     def hidden_tensor_bytes(self) -> int:
         """One hidden-sized tensor of a micro-batch: b x T x h elements."""
         return self.tokens * self.shape.hidden * self.element_bytes
 
-    @property
+    @cached_property
     def block_bytes(self) -> int:
         """What a block saves for its backward pass."""
         return round(HIDDEN_TENSORS_PER_BLOCK * self.hidden_tensor_bytes)
@@ -111,13 +112,14 @@ def phase_terms(case: Case) -> dict[str, Counter[str]]:
     micro_step = resting + _gathered_parameters(case)
     carried = micro_step + _carried_gradients(case) + _carried_bucket(case)
     blocks = range(case.shape.blocks)
-    backward = [micro_step + _bucket(case) + _block_backward(case, block) for block in blocks]
+    reducing = micro_step + _bucket(case)
+    backward = [reducing + _block_backward(case, block) for block in blocks]
     return {
         "forward": carried + _forward(case),
         "backward_start": carried + _loss(case),
-        "backward_first": backward[-1] if backward else micro_step + _bucket(case),
+        "backward_first": backward[-1] if backward else reducing,
         "backward_late": max(backward[:-1], key=Counter.total, default=micro_step),
-        "gradient_reduction": micro_step + _bucket(case) + _gradients_after_backward(case) + _reduction(case),
+        "gradient_reduction": reducing + _gradients_after_backward(case) + _reduction(case),
         "step": resting + _step(case),
     }
 

@@ -139,7 +139,7 @@ def wide(values: Column, run: Run) -> Wide:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Wide | int | float)
+    return isinstance(value, (Wide, int, float))
 
 
 def _is_float(number: Any) -> bool:
@@ -152,8 +152,9 @@ def _most(number: Any) -> int:
     return 0 if isinstance(number, float) else abs(number)
 
 
-def _run_of(*numbers: Any) -> Run:
-    return next(number.run for number in numbers if isinstance(number, Wide))
+def _run_of(left: Any, right: Any) -> Run:
+    run: Run = left.run if isinstance(left, Wide) else right.run
+    return run
 
 
 def _values(number: Any, *, as_python: bool) -> Any:
