@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 FEWEST_LANES = 4
 """One call for a column takes about as long as so many plain ones."""
-MOST_RUNS = 64
+MOST_RUNS = 256
 """Calls for the columns of one `evaluate`; what then is still left is called one by one."""
 
 

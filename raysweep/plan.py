@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from raysweep.budget import CONFIRM_ROUNDS, DEVICE_MARGIN, MeasurementWindow
@@ -123,14 +124,13 @@ def make_plan(
 
 
 def _parts(sweep: Sweep, limits: Limits, traced: Mapping[str, MemoryEstimate]) -> list[Part]:
-    """What is known of the candidates of the space, those that differ in the batch alone together."""
+    """What is known of the candidates of the space, those of a stage and interval together."""
     from raysweep.plan_rows import Known, parts_of
     from raysweep.space_families import families
 
     workload = sweep.workload
 
-    def look(candidate: Candidate, legal: bool, estimate: MemoryEstimate | None) -> Known:
-        settings = ZeroSettings.from_ds_config(render(candidate, workload=workload, base=sweep.base_ds_config))
+    def look(candidate: Candidate, settings: ZeroSettings, legal: bool, estimate: MemoryEstimate | None) -> Known:
         if estimate is None and workload.shape is not None:
             estimate = estimate_memory(candidate, workload, settings)
         status, skip_rule = limits.verdict(candidate, legal=legal, estimate=estimate)
@@ -142,8 +142,16 @@ def _parts(sweep: Sweep, limits: Limits, traced: Mapping[str, MemoryEstimate]) -
             skip_rule=skip_rule,
         )
 
+    @cache
+    def settings_of(zero_stage: int) -> list[ZeroSettings]:
+        """For each set of further axes of a stage; neither interval nor batch is among DeepSpeed's ZeRO settings."""
+        family = next(each for each in found if each.zero_stage == zero_stage)
+        candidates = (family.candidate(1, 1, choice) for choice in range(len(family.further)))
+        configs = (render(each, workload=workload, base=sweep.base_ds_config) for each in candidates)
+        return [ZeroSettings.from_ds_config(config) for config in configs]
+
     found = families(sweep.space, global_batch_size=workload.global_batch_size, world_size=workload.world_size)
-    return list(parts_of(found, look, traced=traced))
+    return [part for family in found for part in parts_of(family, settings_of(family.zero_stage), look, traced=traced)]
 
 
 def _check_something_fits(limits: Limits, parts: Sequence[Part]) -> None:
@@ -238,7 +246,8 @@ def _cost(sweep: Sweep, admitted: Sequence[Part]) -> PlanCost:
     forecasts_s = (part.numbers(lambda each: predicted_seconds(each, sweep.workload, window)) for part in admitted)
     mean_s = math.fsum(itertools.chain.from_iterable(forecasts_s)) / max(candidates, 1)
     rounds = CONFIRM_ROUNDS if search.confirm else 0
-    group_starts = len({group_key(part.candidate(0)) for part in admitted}) + rounds
+    groups = {group_key(part.family.candidate(1, 1, choice)) for part in admitted for choice in part.choices}
+    group_starts = len(groups) + rounds
     if sweep.file.launcher == "fresh":
         group_starts = trials + rounds * FINALISTS_EXPECTED
     wall_s = group_starts * COLD_START_S + (trials + rounds * FINALISTS_EXPECTED) * mean_s

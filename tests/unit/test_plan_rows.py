@@ -224,6 +224,36 @@ def test_values_written_twice_are_rows_twice(tmp_path: Path) -> None:
     ]
 
 
+def test_further_axes_that_are_sizes_are_looked_at_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counted(*arguments: Any) -> MemoryEstimate:
+        calls.append(arguments)
+        return estimate_memory(*arguments)
+
+    axes = {
+        "zero_optimization.reduce_bucket_size": [1000 * each for each in range(1, 16)] + [2**70],
+        "zero_optimization.stage3_max_live_parameters": [10**5, 10**9],
+        "zero_optimization.overlap_comm": [True, False],
+    }
+    changes = {"space.deepspeed": axes, "space.constraints": ["zero_optimization.reduce_bucket_size != 7000"]}
+    sweep = load_sweep(write_sweep(tmp_path, memory_budget="2MiB", **changes))
+    monkeypatch.setattr("raysweep.plan.estimate_memory", counted)
+    plan = make_plan(sweep)
+    assert len(plan.rows) == 16 * 15 * 2 * 2
+    assert len(calls) < len(plan.rows) / 10
+    rows, estimates = _one_by_one(sweep)
+    assert list(plan.rows) == rows and list(plan.estimates.items()) == list(estimates.items())
+
+
+def test_who_asks_for_the_axes_of_many_is_called_for_each(tmp_path: Path) -> None:
+    axis = {"space.deepspeed": {"zero_optimization.reduce_bucket_size": [1000, 2000, 3000, 4000, 5000]}}
+    plan = make_plan(load_sweep(write_sweep(tmp_path, **axis)))
+    part = max(plan.rows.parts, key=len)
+    sizes = part.numbers(lambda each: each.deepspeed["zero_optimization.reduce_bucket_size"])
+    assert sorted(set(sizes)) == [1000, 2000, 3000, 4000, 5000] and len(sizes) == len(part) > 4
+
+
 def test_a_space_far_beyond_64_bits_is_planned_exactly(tmp_path: Path) -> None:
     sweep = _large(tmp_path, memory_budget="auto")
     huge = ModelShape(
