@@ -87,8 +87,12 @@ BENCHMARKS = (
     ),
     Benchmark(
         "plan_scaling",
-        "the plan of ever larger spaces",
-        (Target("growth_exponent", "at most", 1.1),),
+        "the plan of ever larger spaces, up to a million candidates",
+        (
+            Target("largest_s", "at most", 10),
+            Target("largest_rss_mib", "at most", 1024),
+            Target("growth_exponent", "at most", 1.1),
+        ),
     ),
     Benchmark(
         "search_simulation",

@@ -75,6 +75,8 @@ def main() -> None:
                 "candidates": sizes,
                 "seconds": [round(seconds[size], 2) for size in sizes],
                 "rss_mib": [round(rss_mib[size], 1) for size in sizes],
+                "largest_s": round(seconds[sizes[-1]], 2),
+                "largest_rss_mib": round(rss_mib[sizes[-1]], 1),
                 "growth_exponent": round(growth, 2),
             }
         )

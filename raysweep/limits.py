@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raysweep.candidate import Candidate
@@ -30,6 +29,20 @@ class Limits:
     prunes: bool = True
     """Whether what is predicted not to fit is left out."""
 
+    def verdict(
+        self, candidate: Candidate, *, legal: bool, estimate: MemoryEstimate | None = None
+    ) -> tuple[TrialStatus | None, SkipRule | None]:
+        """PRUNED or SKIPPED with its rule; None and None where the candidate is admitted."""
+        if not legal:
+            return TrialStatus.SKIPPED, SkipRule.NO_LEGAL_BATCH
+        if self.unsupported_precision:
+            return TrialStatus.SKIPPED, SkipRule.PRECISION_UNSUPPORTED
+        if self.samples is not None and self.samples_needed(candidate) > self.samples:
+            return TrialStatus.SKIPPED, SkipRule.DATA_TOO_SMALL
+        if self.prunes and estimate is not None and not self._may_fit(estimate):
+            return TrialStatus.PRUNED, None
+        return None, None
+
     def row(
         self,
         candidate: Candidate,
@@ -38,31 +51,18 @@ class Limits:
         estimate: MemoryEstimate | None = None,
         sent_bytes: int | None = None,
     ) -> PlanRow:
-        """The candidate with its verdict, and what is predicted of it."""
+        """The candidate with its verdict and the reason for it, and what is predicted of it."""
         workload = self.workload
-        status, skip_rule, reason = None, None, ""
-        if not legal:
-            status, skip_rule = TrialStatus.SKIPPED, SkipRule.NO_LEGAL_BATCH
-            reason = (
-                f"micro-batch {candidate.micro_batch_size_per_gpu} x {workload.world_size} workers does not divide "
-                f"global_batch_size {workload.global_batch_size}"
-            )
-        elif self.unsupported_precision:
-            status, skip_rule = TrialStatus.SKIPPED, SkipRule.PRECISION_UNSUPPORTED
-            reason = self.unsupported_precision
-        elif self.samples is not None and self._needed(candidate) > self.samples:
-            status, skip_rule = TrialStatus.SKIPPED, SkipRule.DATA_TOO_SMALL
-            reason = (
-                f"micro-batch {candidate.micro_batch_size_per_gpu} x {workload.world_size} workers needs "
-                f"{self._needed(candidate)} samples, the text has {self.samples}"
-            )
-        elif self.prunes and estimate is not None and not self._may_fit(estimate):
-            status = TrialStatus.PRUNED
+        status, skip_rule = self.verdict(candidate, legal=legal, estimate=estimate)
+        reason = ""
+        if status is TrialStatus.PRUNED and estimate is not None:
             reason = (
                 f"predicted peak {format_bytes(estimate.peak_bytes)} ({estimate.peak_phase}), at least "
                 f"{format_bytes(estimate.lower_bound_bytes)}, is above the budget of {format_bytes(self.budget_bytes)}"
                 f"{'' if estimate.source == CLOSED_FORM else f', by {estimate.source}'}"
             )
+        elif skip_rule is not None:
+            reason = self._why_skipped(candidate, skip_rule)
         return PlanRow(
             candidate=candidate,
             status=status,
@@ -77,38 +77,41 @@ class Limits:
             ),
         )
 
+    def _why_skipped(self, candidate: Candidate, rule: SkipRule) -> str:
+        if rule is SkipRule.PRECISION_UNSUPPORTED:
+            return self.unsupported_precision
+        batch = f"micro-batch {candidate.micro_batch_size_per_gpu} x {self.workload.world_size} workers"
+        if rule is SkipRule.NO_LEGAL_BATCH:
+            return f"{batch} does not divide global_batch_size {self.workload.global_batch_size}"
+        return f"{batch} needs {self.samples_needed(candidate)} samples, the text has {self.samples}"
+
     def _may_fit(self, estimate: MemoryEstimate) -> bool:
         return self.budget_bytes is None or estimate.lower_bound_bytes <= self.budget_bytes
 
-    def _needed(self, candidate: Candidate) -> int:
+    def samples_needed(self, candidate: Candidate) -> int:
         """Samples that all ranks need for one micro-step."""
         return candidate.micro_batch_size_per_gpu * self.workload.world_size
 
-    def check_something_fits(self, rows: list[PlanRow], estimates: Mapping[str, MemoryEstimate]) -> None:
-        """Refuse a sweep of which no candidate is admitted; a batch that is illegal everywhere was refused before.
+    def nothing_fits(self, *, smallest_bytes: int | None, fewest_samples: int | None) -> ConfigError:
+        """The error of a sweep of which no candidate is admitted. (A batch that is legal nowhere was refused before.)
+
+        It names the budget and the smallest candidate, or the text and the samples that it lacks.
 
         Args:
-            rows: of all candidates.
-            estimates: candidate_id -> predicted memory.
-
-        Raises:
-            ConfigError: naming the budget and the smallest candidate, or the text and the samples that it lacks.
+            smallest_bytes: least that a pruned candidate is predicted to need; None where none is pruned.
+            fewest_samples: least that a candidate needs which the text is too small for; None where there is none.
         """
-        if self.unsupported_precision or any(row.status is None for row in rows):
-            return
-        pruned = [row.candidate.candidate_id for row in rows if row.status is TrialStatus.PRUNED]
-        if pruned:
-            needed = format_bytes(ROUNDED_UP * min(estimates[each].lower_bound_bytes for each in pruned))
-            raise ConfigError(
+        if smallest_bytes is not None:
+            needed = format_bytes(ROUNDED_UP * smallest_bytes)
+            return ConfigError(
                 key="memory_budget",
                 value=format_bytes(self.budget_bytes),
                 rule=f"below the smallest candidate, which needs at least {needed}",
                 nearest=needed,
             )
-        smallest = min(self._needed(row.candidate) for row in rows if row.skip_rule is SkipRule.DATA_TOO_SMALL)
-        raise ConfigError(
+        return ConfigError(
             key="data.path",
             value=self.workload.data["path"],
-            rule=f"has {self.samples} samples of {self.workload.sequence_length} tokens, fewer than the {smallest} "
-            f"that {self.workload.world_size} workers need at the smallest micro-batch",
+            rule=f"has {self.samples} samples of {self.workload.sequence_length} tokens, fewer than the "
+            f"{fewest_samples} that {self.workload.world_size} workers need at the smallest micro-batch",
         )

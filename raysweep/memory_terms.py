@@ -64,11 +64,12 @@ def _assumed(case: Case) -> dict[str, Counter[str]]:
     """Forward and backward with the activations of the built-in GPT."""
     micro_step, carried = in_micro_step(case), carried_into_forward(case)
     blocks = range(case.shape.blocks)
-    backward = [micro_step + bucket(case) + _block_backward(case, block) for block in blocks]
+    reducing = micro_step + bucket(case)
+    backward = [reducing + _block_backward(case, block) for block in blocks]
     return {
         "forward": carried + _forward(case),
         "backward_start": carried + _loss(case),
-        "backward_first": backward[-1] if backward else micro_step + bucket(case),
+        "backward_first": backward[-1] if backward else reducing,
         "backward_late": max(backward[:-1], key=Counter.total, default=micro_step),
     }
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
 from raysweep.budget import CONFIRM_ROUNDS, DEVICE_MARGIN, MeasurementWindow
 from raysweep.candidate import Candidate
@@ -15,9 +19,12 @@ from raysweep.rule import Needs, Recommendation, decide
 from raysweep.space import group_key
 from raysweep.sweep_file import Sweep
 from raysweep.text_files import known_samples
-from raysweep.trial import PlanRow
+from raysweep.trial import SkipRule, TrialStatus
 from raysweep.workload import Workload
 from raysweep.zero import sent_bytes_per_step
+
+if TYPE_CHECKING:
+    from raysweep.plan_rows import Part, PlanRows
 
 FINALISTS_EXPECTED = 2
 COLD_START_S = 20.0
@@ -44,7 +51,7 @@ class PlanCost:
 class SweepPlan:
     """Every candidate of the space with its verdict, and what the sweep will cost."""
 
-    rows: tuple[PlanRow, ...]
+    rows: PlanRows
     estimates: Mapping[str, MemoryEstimate]
     """candidate_id -> predicted memory; empty where the model's shape is not known."""
     memory_budget_bytes: int | None
@@ -56,7 +63,7 @@ class SweepPlan:
     @property
     def admitted(self) -> list[Candidate]:
         """Candidates that may be launched, in the order of the space."""
-        return [row.candidate for row in self.rows if row.status is None]
+        return self.rows.admitted()
 
 
 def make_plan(
@@ -81,6 +88,9 @@ def make_plan(
     """
     workload = sweep.workload
     budget_bytes = memory_budget_bytes(sweep, device_memory_bytes=device_memory_bytes)
+    # Only here: they bring numpy, and `raysweep plan --params` starts without it.
+    from raysweep.plan_rows import PlanEstimates, PlanRows
+
     samples = known_samples(workload.data, sequence_length=workload.sequence_length)
     limits = Limits(
         workload=workload,
@@ -89,33 +99,74 @@ def make_plan(
         unsupported_precision=unsupported_precision,
         prunes=prunes,
     )
-    estimates: dict[str, MemoryEstimate] = {}
-    rows = []
-    for candidate, legal in sweep.space.candidates(
-        global_batch_size=workload.global_batch_size, world_size=workload.world_size
-    ):
-        settings = ZeroSettings.from_ds_config(render(candidate, workload=workload, base=sweep.base_ds_config))
-        estimate = (traced or {}).get(candidate.candidate_id)
-        if estimate is None and workload.shape is not None:
-            estimate = estimate_memory(candidate, workload, settings)
-        if estimate is not None:
-            estimates[candidate.candidate_id] = estimate
-        sent_bytes = sent_bytes_per_step(candidate, workload, settings)
-        rows.append(limits.row(candidate, legal=legal, estimate=estimate, sent_bytes=sent_bytes))
-    limits.check_something_fits(rows, estimates)
+    parts = _parts(sweep, limits, traced or {})
+    rows = PlanRows(
+        parts=parts,
+        make_row=lambda candidate, known: limits.row(
+            candidate, legal=known.legal, estimate=known.estimate, sent_bytes=known.sent_bytes
+        ),
+    )
+    estimates = PlanEstimates(rows=rows)
+    _check_something_fits(limits, parts)
     notes = [*sweep.notes, *auto_notes(sweep.base_ds_config, sweep.space.deepspeed, workload.shape)]
     if budget_bytes is None:
         notes.append("memory_budget is auto: devices are not known yet, so nothing is pruned (give --device-memory)")
     if workload.shape is None and not estimates:
         notes.append("parameters unknown: install torch or give --params; nothing is pruned")
     return SweepPlan(
-        rows=tuple(rows),
+        rows=rows,
         estimates=estimates,
         memory_budget_bytes=budget_bytes,
-        recommendation=_recommend(sweep, rows, budget_bytes),
-        cost=_cost(sweep, [row.candidate for row in rows if row.status is None]),
+        recommendation=_recommend(sweep, parts, budget_bytes),
+        cost=_cost(sweep, [part for part in parts if part.known.status is None]),
         notes=tuple(notes),
     )
+
+
+def _parts(sweep: Sweep, limits: Limits, traced: Mapping[str, MemoryEstimate]) -> list[Part]:
+    """What is known of the candidates of the space, those of a stage and interval together."""
+    from raysweep.plan_rows import Known, parts_of
+    from raysweep.space_families import families
+
+    workload = sweep.workload
+
+    def look(candidate: Candidate, settings: ZeroSettings, legal: bool, estimate: MemoryEstimate | None) -> Known:
+        if estimate is None and workload.shape is not None:
+            estimate = estimate_memory(candidate, workload, settings)
+        status, skip_rule = limits.verdict(candidate, legal=legal, estimate=estimate)
+        return Known(
+            legal=legal,
+            estimate=estimate,
+            sent_bytes=sent_bytes_per_step(candidate, workload, settings),
+            status=status,
+            skip_rule=skip_rule,
+        )
+
+    @cache
+    def settings_of(zero_stage: int) -> list[ZeroSettings]:
+        """For each set of further axes of a stage; neither interval nor batch is among DeepSpeed's ZeRO settings."""
+        family = next(each for each in found if each.zero_stage == zero_stage)
+        candidates = (family.candidate(1, 1, choice) for choice in range(len(family.further)))
+        configs = (render(each, workload=workload, base=sweep.base_ds_config) for each in candidates)
+        return [ZeroSettings.from_ds_config(config) for config in configs]
+
+    found = families(sweep.space, global_batch_size=workload.global_batch_size, world_size=workload.world_size)
+    return [part for family in found for part in parts_of(family, settings_of(family.zero_stage), look, traced=traced)]
+
+
+def _check_something_fits(limits: Limits, parts: Sequence[Part]) -> None:
+    """Refuse a sweep of which no candidate is admitted, unless that is for its precision."""
+    if limits.unsupported_precision or any(part.known.status is None for part in parts):
+        return
+    sizes = [
+        min(part.lanes_of(part.known.estimate.lower_bound_bytes))
+        for part in parts
+        if part.known.status is TrialStatus.PRUNED and part.known.estimate is not None
+    ]
+    samples = [
+        min(part.numbers(limits.samples_needed)) for part in parts if part.known.skip_rule is SkipRule.DATA_TOO_SMALL
+    ]
+    raise limits.nothing_fits(smallest_bytes=min(sizes, default=None), fewest_samples=min(samples, default=None))
 
 
 def memory_budget_bytes(sweep: Sweep, *, device_memory_bytes: int | None) -> int | None:
@@ -155,7 +206,7 @@ def deadline_s(candidate: Candidate, sweep: Sweep) -> float:
     return given or max(DEADLINE_MIN_S, DEADLINE_FACTOR * forecast)
 
 
-def _recommend(sweep: Sweep, rows: list[PlanRow], budget_bytes: int | None) -> Recommendation | None:
+def _recommend(sweep: Sweep, parts: Sequence[Part], budget_bytes: int | None) -> Recommendation | None:
     """The decision rule on this sweep's own estimates, each at the space's smallest micro-batch."""
     workload = sweep.workload
     # Without either the estimates hold no activations, so they say nothing of what fits.
@@ -169,7 +220,7 @@ def _recommend(sweep: Sweep, rows: list[PlanRow], budget_bytes: int | None) -> R
         settings = ZeroSettings.from_ds_config(render(candidate, workload=workload, base=sweep.base_ds_config))
         return estimate_memory(candidate, workload, settings).peak_bytes
 
-    smallest = min(row.candidate.micro_batch_size_per_gpu for row in rows)
+    smallest = min(part.family.micro_batch_size_per_gpu.min().item() for part in parts)
     whole_batch = workload.global_batch_size or smallest * workload.world_size
     shape = workload.shape
     return decide(
@@ -187,14 +238,17 @@ def _recommend(sweep: Sweep, rows: list[PlanRow], budget_bytes: int | None) -> R
     )
 
 
-def _cost(sweep: Sweep, admitted: list[Candidate]) -> PlanCost:
+def _cost(sweep: Sweep, admitted: Sequence[Part]) -> PlanCost:
     search = sweep.file.search
-    trials = min(len(admitted), search.most_trials() or len(admitted))
+    candidates = sum(map(len, admitted))
+    trials = min(candidates, search.most_trials() or candidates)
     window = sweep.file.measure.window()
-    mean_s = sum(predicted_seconds(c, sweep.workload, window) for c in admitted) / max(len(admitted), 1)
+    forecasts_s = (part.numbers(lambda each: predicted_seconds(each, sweep.workload, window)) for part in admitted)
+    mean_s = math.fsum(itertools.chain.from_iterable(forecasts_s)) / max(candidates, 1)
     rounds = CONFIRM_ROUNDS if search.confirm else 0
     groups = sweep.file.workers.concurrent_groups
-    search_starts, confirm_starts = groups * len({group_key(candidate) for candidate in admitted}), rounds
+    keys = {group_key(part.family.candidate(1, 1, choice)) for part in admitted for choice in part.choices}
+    search_starts, confirm_starts = groups * len(keys), rounds
     if sweep.file.launcher == "fresh":
         search_starts, confirm_starts = trials, rounds * FINALISTS_EXPECTED
     # Groups side by side start at the same time, and share the candidates of the search; one of them confirms.

@@ -48,41 +48,58 @@ class SearchSpace:
         Raises:
             ConfigError: for a constraint that cannot be evaluated.
         """
-        for candidate, accumulation in self._unconstrained(global_batch_size, world_size):
-            samples = candidate.micro_batch_size_per_gpu * candidate.gradient_accumulation_steps * world_size
-            names = names_of(
-                candidate,
-                world_size=world_size,
-                global_batch_size=global_batch_size or samples,
-                axes=self.deepspeed,
-            )
-            if all(holds(expression, names) for expression in self.constraints):
-                yield candidate, accumulation is not None
-
-    def _unconstrained(self, global_batch_size: int | None, world_size: int) -> Iterator[tuple[Candidate, int | None]]:
-        further = [[(key, value) for value in values] for key, values in sorted(self.deepspeed.items())]
-        for stage, interval, micro_batch, offload, hpz, *rest in itertools.product(
-            self.zero_stage,
-            self.activation_checkpoint_interval,
-            self.micro_batch_size_per_gpu,
-            self.offload_optimizer,
-            self.zero_hpz_partition_size,
-            *further,
+        further = {stage: self.further_choices(stage) for stage in self.zero_stage}
+        for stage, interval, micro_batch in itertools.product(
+            self.zero_stage, self.activation_checkpoint_interval, self.micro_batch_size_per_gpu
         ):
-            named = {OFFLOAD_KEY: (offload, "none", stage > 0), HPZ_KEY: (hpz, 1, stage == 3)}
+            for deepspeed in further[stage]:
+                for accumulation in self.accumulations(
+                    micro_batch, global_batch_size=global_batch_size, world_size=world_size
+                ):
+                    candidate = Candidate(
+                        zero_stage=stage,
+                        activation_checkpoint_interval=interval,
+                        micro_batch_size_per_gpu=micro_batch,
+                        gradient_accumulation_steps=accumulation or 1,
+                        deepspeed=deepspeed,
+                    )
+                    if self.keeps(candidate, global_batch_size=global_batch_size, world_size=world_size):
+                        yield candidate, accumulation is not None
+
+    def keeps(self, candidate: Candidate, *, global_batch_size: int | None, world_size: int) -> bool:
+        """Whether a candidate keeps the constraints.
+
+        Raises:
+            ConfigError: for a constraint that cannot be evaluated.
+        """
+        if not self.constraints:
+            return True
+        samples = candidate.micro_batch_size_per_gpu * candidate.gradient_accumulation_steps * world_size
+        names = names_of(
+            candidate, world_size=world_size, global_batch_size=global_batch_size or samples, axes=self.deepspeed
+        )
+        return all(holds(expression, names) for expression in self.constraints)
+
+    def further_choices(self, zero_stage: int) -> list[dict[str, Any]]:
+        """Every combination of the further axes that a stage has, as DeepSpeed keys with their values."""
+        further = [[(key, value) for value in values] for key, values in sorted(self.deepspeed.items())]
+        found = []
+        for offload, hpz, *rest in itertools.product(self.offload_optimizer, self.zero_hpz_partition_size, *further):
+            named = {OFFLOAD_KEY: (offload, "none", zero_stage > 0), HPZ_KEY: (hpz, 1, zero_stage == 3)}
             if any(value != default and not applies for value, default, applies in named.values()):
                 continue  # DeepSpeed has no such choice at this stage: it would be another name for the default
             # A default is left out, so that the candidate has the id that it has without the axis.
             chosen = {key: value for key, (value, default, _) in named.items() if value != default}
-            for accumulation in self._accumulations(micro_batch, global_batch_size, world_size):
-                candidate = Candidate(
-                    zero_stage=stage,
-                    activation_checkpoint_interval=interval,
-                    micro_batch_size_per_gpu=micro_batch,
-                    gradient_accumulation_steps=accumulation or 1,
-                    deepspeed=dict(rest) | chosen,
-                )
-                yield candidate, accumulation
+            found.append(dict(rest) | chosen)
+        return found
+
+    def accumulations(
+        self, micro_batch: int, *, global_batch_size: int | None, world_size: int
+    ) -> tuple[int | None, ...]:
+        """Those of the axis; under a fixed global batch the one that gives it, or None where none does."""
+        if global_batch_size is None:
+            return self.gradient_accumulation_steps
+        return (accumulation_for(global_batch_size, micro_batch, world_size),)
 
     def check(self, *, global_batch_size: int | None, world_size: int) -> None:
         """Refuse a space that has no candidate, or one whose axes the workers cannot have.
@@ -104,13 +121,6 @@ class SearchSpace:
             rule = "leave no candidate" if self.constraints else "no stage of the space has the choices that are named"
             key = "space.constraints" if self.constraints else "space"
             raise ConfigError(key=key, value=list(self.constraints), rule=rule)
-
-    def _accumulations(
-        self, micro_batch: int, global_batch_size: int | None, world_size: int
-    ) -> tuple[int | None, ...]:
-        if global_batch_size is None:
-            return self.gradient_accumulation_steps
-        return (accumulation_for(global_batch_size, micro_batch, world_size),)
 
     def check_global_batch(self, *, global_batch_size: int | None, world_size: int) -> None:
         """Refuse a fixed global batch that no micro-batch of the space can give.

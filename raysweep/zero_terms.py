@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 
 from raysweep.candidate import Candidate
 from raysweep.workload import BYTES_PER_ELEMENT, ModelShape, Workload
@@ -18,9 +19,9 @@ STAGE_0_REDUCE_ELEMENTS = 500_000_000
 """Elements that stage 0 copies together for one all-reduce (`buffered_allreduce_fallback` in runtime/engine.py)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
-    """A candidate in its workload, and the sizes that several terms share."""
+    """A candidate in its workload, and the sizes that several terms share. It has no slots, for it keeps a size."""
 
     candidate: Candidate
     workload: Workload
@@ -67,7 +68,7 @@ class Case:
     def tokens(self) -> int:
         return self.candidate.micro_batch_size_per_gpu * self.workload.tokens_per_sample
 
-    @property
+    @cached_property
     def hidden_tensor_bytes(self) -> int:
         """One hidden-sized tensor of a micro-batch: b x T x h elements."""
         return self.tokens * self.shape.hidden * self.element_bytes

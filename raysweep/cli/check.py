@@ -59,7 +59,7 @@ def _of_sweep(sweep: Sweep, plan: SweepPlan) -> Iterator[str]:
     size = f"{shape.parameters:.4g} parameters in {shape.blocks} blocks" if shape else "its size is not known"
     yield f"Model: {sweep.workload.model['kind']}, {size}, in {sweep.workload.precision}"
     yield "DeepSpeed config: the installed DeepSpeed knows every key"
-    yield f"Candidates: {len(plan.admitted)} of {len(plan.rows)} may be launched"
+    yield f"Candidates: {plan.rows.admitted_count} of {len(plan.rows)} may be launched"
     yield f"Results: {sweep.results}"
     yield from sweep.notes
 

@@ -78,7 +78,8 @@ def ready_cluster(
 
 def _look(sweep: Sweep, plan: SweepPlan, configs: Sequence[Mapping[str, Any]], slots: Mapping[str, int]) -> Report:
     workload = sweep.workload
-    sent = [row.estimated_sent_bytes_per_step for row in plan.rows if row.estimated_sent_bytes_per_step is not None]
+    known = ((part, part.known.sent_bytes) for part in plan.rows.parts)
+    sent = [max(part.lanes_of(sent_bytes)) for part, sent_bytes in known if sent_bytes is not None]
     needs = Needs(
         device=workload.device,
         reference=ray.util.get_node_ip_address(),

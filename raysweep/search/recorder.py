@@ -129,7 +129,7 @@ def sweep_start(sweep: Sweep, plan: SweepPlan) -> SweepStart:
         objective=sweep.file.objective.noun(),
         versions=installed_versions(),
         started_at=utc_now(),
-        plan_rows=plan.rows,
+        plan_rows=tuple(plan.rows),
     )
 
 

@@ -134,7 +134,7 @@ class _Run:
         requests = RequestMaker(sweep=self.sweep, memory_budget_bytes=self.plan.memory_budget_bytes)
         searcher = make_searcher(self.sweep, self.plan, kept)
         self.observer.planned(self.plan, searcher.most_launches)
-        if not self.plan.admitted:
+        if not self.plan.rows.admitted_count:
             reason = next(row.reason for row in self.plan.rows if row.reason)
             self._conclude(reason)
             raise NothingSucceeded(message=f"no candidate can be launched: {reason}")
