@@ -39,7 +39,7 @@ class Limits:
         sent_bytes: int | None = None,
     ) -> PlanRow:
         """The candidate with its verdict, and what is predicted of it."""
-        workload = self.workload
+        workload = self.workload.of(candidate)
         status, skip_rule, reason = None, None, ""
         if not legal:
             status, skip_rule = TrialStatus.SKIPPED, SkipRule.NO_LEGAL_BATCH
@@ -82,7 +82,7 @@ class Limits:
 
     def _needed(self, candidate: Candidate) -> int:
         """Samples that all ranks need for one micro-step."""
-        return candidate.micro_batch_size_per_gpu * self.workload.world_size
+        return candidate.micro_batch_size_per_gpu * self.workload.of(candidate).world_size
 
     def check_something_fits(self, rows: list[PlanRow], estimates: Mapping[str, MemoryEstimate]) -> None:
         """Refuse a sweep of which no candidate is admitted; a batch that is illegal everywhere was refused before.

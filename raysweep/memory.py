@@ -31,6 +31,11 @@ may lie well above the prediction, and these terms count by what is certain. Mod
 alone, whatever the model.
 """
 
+COMPILED_BAND = {"activations": 1.0}
+"""The same by term where blocks are compiled: the compiler chooses what a block saves and what it computes again, so
+nothing is certain of that. No run has been compared with it.
+"""
+
 OFFLOAD_BAND = 0.5
 """The same with offload, whose host and device buffers the closed form does not have; no run has confirmed it."""
 
@@ -79,7 +84,7 @@ def estimate_memory(candidate: Candidate, workload: Workload, settings: ZeroSett
         phases={phase: dict(terms) for phase, terms in phases.items()},
         peak_phase=peak_phase,
         peak_bytes=phases[peak_phase].total(),
-        band=max(_band(phases, workload), OFFLOAD_BAND if moved_bytes else 0.0),
+        band=max(_band(phases, case), OFFLOAD_BAND if moved_bytes else 0.0),
         device=workload.device,
         host_bytes=moved_bytes,
     )
@@ -96,13 +101,15 @@ def _second_copy(case: Case) -> Counter[str]:
     return Counter(secondary_parameters=case.element_bytes * case.shape.parameters // size)
 
 
-def _band(phases: Mapping[str, Counter[str]], workload: Workload) -> float:
-    """The device's band; for a foreign model the share of the peak that may be missing by terms, in every phase."""
-    known = RELATIVE_BAND[workload.device]
-    if workload.model["kind"] == "gpt":
+def _band(phases: Mapping[str, Counter[str]], case: Case) -> float:
+    """The device's band; for a foreign or compiled model the share of the peak that may be missing by terms."""
+    known = RELATIVE_BAND[case.workload.device]
+    bands = {} if case.workload.model["kind"] == "gpt" else dict(FOREIGN_BAND)
+    bands |= COMPILED_BAND if case.candidate.torch_compile else {}
+    if not bands:
         return known
     certain_bytes = max(
-        sum((1 - FOREIGN_BAND.get(term, known)) * size_bytes for term, size_bytes in terms.items())
+        sum((1 - bands.get(term, known)) * size_bytes for term, size_bytes in terms.items())
         for terms in phases.values()
     )
     return 1 - certain_bytes / max(terms.total() for terms in phases.values())

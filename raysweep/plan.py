@@ -26,6 +26,10 @@ CANDIDATE_OVERHEAD_S = 3.0
 """Engine built and torn down, within a warm group."""
 ASSUMED_FLOP_PER_S = {"cpu": 2e10, "cuda": 1e14}
 """Rate of one worker that the time forecast assumes before anything ran; the deadline allows five times as long."""
+COMPILE_S = 30.0
+"""Forecast of what `torch.compile` takes of a candidate: 6 to 40 s for small models on CPU."""
+COMPILE_DEADLINE_S = 600.0
+"""What it may take before the candidate is called hung: that follows from the code of a model, not from its size."""
 DEADLINE_FACTOR = 5.0
 DEADLINE_MIN_S = 30.0
 
@@ -94,13 +98,14 @@ def make_plan(
     for candidate, legal in sweep.space.candidates(
         global_batch_size=workload.global_batch_size, world_size=workload.world_size
     ):
-        settings = ZeroSettings.from_ds_config(render(candidate, workload=workload, base=sweep.base_ds_config))
+        own = workload.of(candidate)
+        settings = ZeroSettings.from_ds_config(render(candidate, workload=own, base=sweep.base_ds_config))
         estimate = (traced or {}).get(candidate.candidate_id)
         if estimate is None and workload.shape is not None:
-            estimate = estimate_memory(candidate, workload, settings)
+            estimate = estimate_memory(candidate, own, settings)
         if estimate is not None:
             estimates[candidate.candidate_id] = estimate
-        sent_bytes = sent_bytes_per_step(candidate, workload, settings)
+        sent_bytes = sent_bytes_per_step(candidate, own, settings)
         rows.append(limits.row(candidate, legal=legal, estimate=estimate, sent_bytes=sent_bytes))
     limits.check_something_fits(rows, estimates)
     notes = [*sweep.notes, *auto_notes(sweep.base_ds_config, sweep.space.deepspeed, workload.shape)]
@@ -126,10 +131,17 @@ def memory_budget_bytes(sweep: Sweep, *, device_memory_bytes: int | None) -> int
 
 
 def search_order(sweep: Sweep, plan: SweepPlan) -> list[Candidate]:
-    """The admitted in seeded random order, so that drift of the machine is not mistaken for an axis."""
+    """The admitted in seeded random order, so that drift of the machine is not mistaken for an axis.
+
+    Of those that the budget of trials reaches, the ones that can share a process come together: each further worker
+    group costs its start.
+    """
     order = plan.admitted
     random.Random(sweep.file.search.seed).shuffle(order)
-    return order
+    trials = sweep.file.search.most_trials()
+    reached, rest = order[:trials], order[len(order[:trials]) :]
+    keys = list(dict.fromkeys(group_key(candidate) for candidate in reached))
+    return [*sorted(reached, key=lambda candidate: keys.index(group_key(candidate))), *rest]
 
 
 def predicted_seconds(candidate: Candidate, workload: Workload, window: MeasurementWindow) -> float:
@@ -145,14 +157,20 @@ def predicted_seconds(candidate: Candidate, workload: Workload, window: Measurem
     flops = 6 * workload.shape.parameters * tokens * (1 + recomputed / 3)
     step_s = flops / ASSUMED_FLOP_PER_S[workload.device]
     steps = window.memory_pass_steps + window.warmup_max_steps + window.measured_steps
-    return CANDIDATE_OVERHEAD_S + max(steps * step_s, window.measured_s)
+    compile_s = COMPILE_S if candidate.torch_compile else 0.0
+    return CANDIDATE_OVERHEAD_S + compile_s + max(steps * step_s, window.measured_s)
 
 
 def deadline_s(candidate: Candidate, sweep: Sweep) -> float:
-    """How long a candidate may take before it is called hung: the file's figure, or max(30 s, 5 x forecast)."""
+    """How long a candidate may take before it is called hung: the file's figure, or max(30 s, 5 x forecast).
+
+    Where blocks are compiled, the compiler has `COMPILE_DEADLINE_S` beside that.
+    """
     given = sweep.file.measure.deadline_seconds
     forecast = predicted_seconds(candidate, sweep.workload, sweep.file.measure.window())
-    return given or max(DEADLINE_MIN_S, DEADLINE_FACTOR * forecast)
+    if given is None:
+        given = max(DEADLINE_MIN_S, DEADLINE_FACTOR * forecast)
+    return given + (COMPILE_DEADLINE_S if candidate.torch_compile else 0.0)
 
 
 def _recommend(sweep: Sweep, rows: list[PlanRow], budget_bytes: int | None) -> Recommendation | None:

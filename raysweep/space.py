@@ -35,6 +35,11 @@ class SearchSpace:
     """Where the optimizer's states live, of none (the device) and cpu; stage 0 has no such choice."""
     zero_hpz_partition_size: tuple[int, ...] = (1,)
     """Workers over which stage 3 keeps a second copy of its parameters (ZeRO++'s hpZ); 1 is none."""
+    attn_implementation: tuple[str | None, ...] = (None,)
+    """Attention of a transformers model; None is the one of the model section."""
+    torch_compile: tuple[bool, ...] = (False,)
+    world_size: tuple[int | None, ...] = (None,)
+    """Workers that train a candidate; None is all of the sweep's."""
     deepspeed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Further axes: DeepSpeed keys by dotted path."""
     constraints: tuple[str, ...] = ()
@@ -49,10 +54,11 @@ class SearchSpace:
             ConfigError: for a constraint that cannot be evaluated.
         """
         for candidate, accumulation in self._unconstrained(global_batch_size, world_size):
-            samples = candidate.micro_batch_size_per_gpu * candidate.gradient_accumulation_steps * world_size
+            workers = candidate.world_size or world_size
+            samples = candidate.micro_batch_size_per_gpu * candidate.gradient_accumulation_steps * workers
             names = names_of(
                 candidate,
-                world_size=world_size,
+                world_size=workers,
                 global_batch_size=global_batch_size or samples,
                 axes=self.deepspeed,
             )
@@ -61,7 +67,9 @@ class SearchSpace:
 
     def _unconstrained(self, global_batch_size: int | None, world_size: int) -> Iterator[tuple[Candidate, int | None]]:
         further = [[(key, value) for value in values] for key, values in sorted(self.deepspeed.items())]
-        for stage, interval, micro_batch, offload, hpz, *rest in itertools.product(
+        programs = itertools.product(self.attn_implementation, self.torch_compile, self._own_world_sizes(world_size))
+        for (attention, is_compiled, own_size), stage, interval, micro_batch, offload, hpz, *rest in itertools.product(
+            programs,
             self.zero_stage,
             self.activation_checkpoint_interval,
             self.micro_batch_size_per_gpu,
@@ -69,20 +77,33 @@ class SearchSpace:
             self.zero_hpz_partition_size,
             *further,
         ):
-            named = {OFFLOAD_KEY: (offload, "none", stage > 0), HPZ_KEY: (hpz, 1, stage == 3)}
+            workers = own_size or world_size
+            named = {
+                OFFLOAD_KEY: (offload, "none", stage > 0),
+                HPZ_KEY: (hpz, 1, stage == 3 and workers % hpz == 0),
+            }
             if any(value != default and not applies for value, default, applies in named.values()):
                 continue  # DeepSpeed has no such choice at this stage: it would be another name for the default
+            if is_compiled and stage == 3:
+                continue  # its hooks around every module would break a block into pieces, compiled one by one
             # A default is left out, so that the candidate has the id that it has without the axis.
             chosen = {key: value for key, (value, default, _) in named.items() if value != default}
-            for accumulation in self._accumulations(micro_batch, global_batch_size, world_size):
+            for accumulation in self._accumulations(micro_batch, global_batch_size, workers):
                 candidate = Candidate(
                     zero_stage=stage,
                     activation_checkpoint_interval=interval,
                     micro_batch_size_per_gpu=micro_batch,
                     gradient_accumulation_steps=accumulation or 1,
                     deepspeed=dict(rest) | chosen,
+                    attn_implementation=attention,
+                    torch_compile=is_compiled,
+                    world_size=own_size,
                 )
                 yield candidate, accumulation
+
+    def _own_world_sizes(self, world_size: int) -> list[int | None]:
+        """All workers of the sweep are the default, which is left out of a candidate."""
+        return [None if size == world_size else size for size in self.world_size]
 
     def check(self, *, global_batch_size: int | None, world_size: int) -> None:
         """Refuse a space that has no candidate, or one whose axes the workers cannot have.
@@ -90,7 +111,7 @@ class SearchSpace:
         Raises:
             ConfigError: naming the axis or the constraints.
         """
-        self.check_global_batch(global_batch_size=global_batch_size, world_size=world_size)
+        self._check_world_sizes(global_batch_size, world_size)
         for size in self.zero_hpz_partition_size:
             if world_size % size:
                 divisors = [each for each in range(1, world_size + 1) if world_size % each == 0]
@@ -104,6 +125,20 @@ class SearchSpace:
             rule = "leave no candidate" if self.constraints else "no stage of the space has the choices that are named"
             key = "space.constraints" if self.constraints else "space"
             raise ConfigError(key=key, value=list(self.constraints), rule=rule)
+
+    def _check_world_sizes(self, global_batch_size: int | None, world_size: int) -> None:
+        """One number of workers that can share the batch is enough: at the others candidates are skipped."""
+        sizes = [size or world_size for size in self.world_size]
+        if max(sizes) > world_size:
+            rule = f"workers.count is {world_size}, and no candidate can have more workers"
+            raise ConfigError(key="space.world_size", value=max(sizes), rule=rule, nearest=str(world_size))
+        errors = []
+        for size in sorted(sizes, reverse=True):
+            try:
+                return self.check_global_batch(global_batch_size=global_batch_size, world_size=size)
+            except ConfigError as error:
+                errors.append(error)
+        raise errors[0]
 
     def _accumulations(
         self, micro_batch: int, global_batch_size: int | None, world_size: int
@@ -145,5 +180,5 @@ class SearchSpace:
 
 
 def group_key(candidate: Candidate) -> tuple[tuple[str, str], ...]:
-    """What two candidates must have in common to share a warm process: their keys that are not on the allow-list."""
-    return tuple((key, repr(value)) for key, value in sorted(candidate.deepspeed.items()) if key not in WARM_KEYS)
+    """What two candidates must have in common to share a warm process: their axes that are not on the allow-list."""
+    return tuple((key, repr(value)) for key, value in sorted(candidate.further_axes.items()) if key not in WARM_KEYS)

@@ -27,6 +27,7 @@ CANDIDATE = (
     "activation_checkpoint_interval",
     "micro_batch_size_per_gpu",
     "gradient_accumulation_steps",
+    "torch_compile",
 )
 
 

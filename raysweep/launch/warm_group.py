@@ -39,6 +39,7 @@ class GroupSpec:
 
     sweep_id: str
     world_size: int
+    """Workers of the first group; later ones have those of their candidates."""
     resources_per_worker: dict[str, float]
     placement: str
     device: str
@@ -91,19 +92,17 @@ class TrainHost:
     """Actor class around one Ray Train run: to kill it is to end the run and all of its workers, whatever they do."""
 
     def run(self, spec: GroupSpec) -> None:
-        """Keep a worker group alive until it is told to leave for good."""
+        """Keep a worker group alive until it is told to leave for good, at the size that the broker wants."""
         set_train_variables(start_timeout_s=spec.start_timeout_s)
-        while True:
+        while (workers := call(find_broker(spec.sweep_id), "workers_wanted")) is not None:
             try:
-                _trainer(spec, NodeFolder(spec.sweep_id).temporary()).fit()
+                _trainer(spec, NodeFolder(spec.sweep_id).temporary(), workers=workers).fit()
             except ray.exceptions.RayActorError as error:  # Ray Train's controller died, and its workers with it
                 DeathReporter(spec.sweep_id).after_exception(None, {0: error})
             except Exception as error:  # e.g. a port that another process took meanwhile
                 DeathReporter(spec.sweep_id).after_exception(None, {0: error})
-                if call(find_broker(spec.sweep_id), "has_given_up"):
-                    return
-            else:
-                return
+            else:  # the sweep is over, or the next group is of another size
+                ask_each(find_reapers(spec.sweep_id), "end_workers")
 
 
 class WarmGroup:
@@ -149,7 +148,7 @@ class WarmGroup:
             ray.kill(reaper)
 
 
-def _trainer(spec: GroupSpec, storage: str) -> TorchTrainer:
+def _trainer(spec: GroupSpec, storage: str, *, workers: int) -> TorchTrainer:
     return TorchTrainer(
         serve,
         train_loop_config={
@@ -162,7 +161,7 @@ def _trainer(spec: GroupSpec, storage: str) -> TorchTrainer:
             backend="cpu:gloo,cuda:nccl" if spec.device == "cuda" else "gloo", timeout_s=COLLECTIVE_TIMEOUT_S
         ),
         scaling_config=ScalingConfig(
-            num_workers=spec.world_size,
+            num_workers=workers,
             resources_per_worker=spec.resources_per_worker,
             use_gpu=spec.device == "cuda",
             placement_strategy=spec.placement,

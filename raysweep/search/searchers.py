@@ -10,7 +10,7 @@ from raysweep.errors import ConfigError
 from raysweep.plan import SweepPlan, search_order
 from raysweep.search.prospect import Prospect
 from raysweep.search.searcher import ALL_LAUNCHED, CandidateSearcher, OrderedSearcher
-from raysweep.step_work import step_work
+from raysweep.step_work import deeper, step_work
 from raysweep.sweep_file import Sweep
 from raysweep.trial import Measurement, TrialStatus
 from raysweep.zero_settings import ZeroSettings
@@ -76,15 +76,15 @@ def make_searcher(sweep: Sweep, plan: SweepPlan, kept: Mapping[str, Measurement]
 
 def prospects(sweep: Sweep, plan: SweepPlan) -> list[Prospect]:
     """What is known of each admitted candidate before it runs: its work, its batch, its predicted memory."""
-    workload = sweep.workload
     found = []
     for candidate in plan.admitted:
+        workload = sweep.workload.of(candidate)
         settings = ZeroSettings.from_ds_config(render(candidate, workload=workload, base=sweep.base_ds_config))
         estimate = plan.estimates.get(candidate.candidate_id)
         found.append(
             Prospect(
                 candidate=candidate,
-                work=step_work(candidate, workload, settings),
+                work=deeper(step_work(candidate, workload, settings), sweep.workload.world_size, workload.world_size),
                 global_batch_size=workload.global_batch_of(
                     candidate.micro_batch_size_per_gpu, candidate.gradient_accumulation_steps
                 ),
