@@ -18,7 +18,7 @@ from raysweep.results.store import load_trials
 from raysweep.search import sweep_run
 from raysweep.search.observer import Observer
 from raysweep.search.pruning import Pruning
-from raysweep.search.sweep_run import SweepResult
+from raysweep.search.sweep_result import SweepResult
 from raysweep.sweep_file import Sweep
 from raysweep.trial import Measurement
 
@@ -60,6 +60,7 @@ def run_sweep(
     check: bool = True,
     force: bool = False,
     audit_share: float = 0.0,
+    calibrates: bool = True,
 ) -> SweepResult:
     """Search, confirm and export.
 
@@ -73,6 +74,7 @@ def run_sweep(
         check: look the nodes over first.
         force: launch also what is predicted not to fit in memory.
         audit_share: share of what is predicted not to fit, 0 to 1, that is launched after the search to see.
+        calibrates: use what earlier sweeps showed of predicted memory, in a guided search.
 
     Raises:
         RaysweepError: what the command line ends with; see docs/results.md for its kinds.
@@ -87,7 +89,7 @@ def run_sweep(
         retry_failed=retry_failed,
         overwrite=overwrite,
         check=check,
-        pruning=Pruning(force=force, audit_share=audit_share),
+        pruning=Pruning(force=force, audit_share=audit_share, calibrates=calibrates),
     )
 
 

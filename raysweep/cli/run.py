@@ -23,7 +23,8 @@ from raysweep.results.scaling import render_scaling
 from raysweep.results.side_by_side import render_side_by_side
 from raysweep.results.worth import format_value
 from raysweep.search.pruning import Pruning
-from raysweep.search.sweep_run import SweepResult, run_sweep
+from raysweep.search.sweep_result import SweepResult
+from raysweep.search.sweep_run import run_sweep
 from raysweep.sweep_file import Sweep
 from raysweep.units import format_bytes, format_seconds
 
@@ -44,6 +45,7 @@ def run(
     serve: str | None = None,
     force: bool = False,
     audit_share: float = 0.0,
+    calibrates: bool = True,
 ) -> None:
     """Run a sweep; `serve` is the [HOST:]PORT of its live report.
 
@@ -66,7 +68,7 @@ def run(
             retry_failed=retry_failed,
             overwrite=overwrite,
             check=check,
-            pruning=Pruning(force=force, audit_share=audit_share, tracer=trace_with_bar),
+            pruning=Pruning(force=force, audit_share=audit_share, tracer=trace_with_bar, calibrates=calibrates),
         )
     typer.echo(summary(result))
     if not result.selection.confirmed:

@@ -18,8 +18,8 @@ def test_force_and_audit_reach_the_sweep(tmp_path: Path, monkeypatch: pytest.Mon
     seen: dict[str, Any] = {}
     monkeypatch.setattr(sweep_run, "run_sweep", lambda sweep, **given: seen.update(given))
     sweep = api.load_sweep(write_sweep(tmp_path))
-    api.run_sweep(sweep, force=True, audit_share=0.05)
-    assert seen["pruning"] == Pruning(force=True, audit_share=0.05)
+    api.run_sweep(sweep, force=True, audit_share=0.05, calibrates=False)
+    assert seen["pruning"] == Pruning(force=True, audit_share=0.05, calibrates=False)
     api.run_sweep(sweep)
     assert seen["pruning"] == Pruning()
 
