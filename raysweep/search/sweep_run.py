@@ -102,9 +102,8 @@ def run_sweep(
             observer=observer,
             slots=ready.slots,
             trackers=trackers,
-            audit_share=pruning.audit_share,
             earlier=earlier_trials(sweep.workload.model, device=device_kind(sweep.workload.device)),
-            calibrates=pruning.calibrates,
+            pruning=pruning,
         )
         return run.to_the_end(began_s, recorder.kept(retry_failed=retry_failed))
 
@@ -120,13 +119,12 @@ class _Run:
     slots: Mapping[str, int]
     """Address of each node -> workers that it can hold."""
     trackers: Sequence[Callback] = ()
-    audit_share: float = 0.0
     earlier: EarlierTrials
-    calibrates: bool = True
+    pruning: Pruning
 
     def to_the_end(self, began_s: float, kept: Mapping[str, Measurement]) -> SweepResult:
         requests = RequestMaker(sweep=self.sweep, memory_budget_bytes=self.plan.memory_budget_bytes)
-        earlier = self.earlier if self.calibrates else None
+        earlier = self.earlier if self.pruning.calibrates else None
         searcher = make_searcher(self.sweep, self.plan, kept, earlier)
         for line in calibration_notes(self.sweep, self.plan, earlier):
             self.observer.note(line)
@@ -203,7 +201,7 @@ class _Run:
 
     def _audit(self, requests: RequestMaker, launcher: Launcher) -> None:
         """Launch a sample of the pruned, where that was asked for."""
-        chosen = audit_sample(self.plan, share=self.audit_share, seed=self.sweep.file.search.seed)
+        chosen = audit_sample(self.plan, share=self.pruning.audit_share, seed=self.sweep.file.search.seed)
         if chosen:
             self.observer.note(
                 audit(
