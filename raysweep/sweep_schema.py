@@ -290,3 +290,10 @@ class SweepFile(Section):
                 raise ValueError("model.attn_implementation and space.attn_implementation: give one of them")
         if any(self.space.torch_compile) and self.model.kind in LOOP_KINDS:
             raise ValueError(f"space.torch_compile is not for kind {self.model.kind}: its loop builds its own engine")
+        by_price = self.objective.goal is Goal.SAMPLES_PER_CURRENCY_UNIT
+        by_rate = self.search.method in ("guided", "optuna") or self.search.races()
+        if by_price and by_rate and len(set(self.space.world_size or [0])) > 1:
+            raise ValueError(
+                "a guided search, optuna and racing go by samples/s, which is no order of samples for money with "
+                "several numbers of workers: set search.method to grid or random, and no racing"
+            )

@@ -71,8 +71,9 @@ def plan_as_dict(sweep: Sweep, plan: SweepPlan) -> dict[str, Any]:
 
 def render_plan(sweep: Sweep, plan: SweepPlan) -> str:
     """The plan as text for people."""
+    workers = ", ".join(str(size) for size in sorted({row.world_size for row in plan.rows}))
     lines = [
-        f"{sweep.file.name}: {len(plan.rows)} candidates on {sweep.workload.world_size} workers, "
+        f"{sweep.file.name}: {len(plan.rows)} candidates on {workers} workers, "
         f"budget {format_bytes(plan.memory_budget_bytes) if plan.memory_budget_bytes else 'auto'} a worker",
         "",
         aligned(

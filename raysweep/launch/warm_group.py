@@ -101,8 +101,9 @@ class TrainHost:
                 DeathReporter(spec.sweep_id).after_exception(None, {0: error})
             except Exception as error:  # e.g. a port that another process took meanwhile
                 DeathReporter(spec.sweep_id).after_exception(None, {0: error})
-            else:  # the sweep is over, or the next group is of another size
-                ask_each(find_reapers(spec.sweep_id), "end_workers")
+            else:
+                if call(find_broker(spec.sweep_id), "workers_wanted") is not None:  # a group of another size comes next
+                    ask_each(find_reapers(spec.sweep_id), "end_workers")
 
 
 class WarmGroup:

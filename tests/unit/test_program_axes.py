@@ -28,6 +28,10 @@ from raysweep.space import SearchSpace, group_key
 from raysweep.sweep_file import Sweep, load_sweep
 from raysweep.trial import PlanRow, SkipRule, SweepStart, TrialStatus
 
+PRICED = {
+    "space.world_size": [1, 4],
+    "objective": {"goal": "samples_per_currency_unit", "price_per_worker_hour": 2.0},
+}
 HF = {"kind": "hf", "config_class": "LlamaConfig"}
 
 
@@ -96,11 +100,17 @@ def test_fewer_workers_hold_larger_shards_and_send_less(tmp_path: Path) -> None:
         ({"model": HF | {"attn_implementation": "eager"}, "space.attn_implementation": ["sdpa"]}, "give one of them"),
         ({"model": {"kind": "loop", "loop": "a:b"}, "space.torch_compile": [True]}, "is not for kind loop"),
         ({"space.zero_stage": [3], "space.torch_compile": [True]}, "no stage of the space"),
+        (PRICED | {"search": {"method": "guided"}}, "set search.method to grid or random"),
+        (PRICED | {"search": {"method": "grid", "racing": True}}, "and no racing"),
     ],
 )
 def test_an_axis_that_cannot_be_right_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         swept(tmp_path, **changes)
+
+
+def test_a_grid_over_numbers_of_workers_may_go_by_price(tmp_path: Path) -> None:
+    assert len(make_plan(swept(tmp_path, **PRICED)).rows) == 32
 
 
 def test_constraints_know_them_and_hpz_needs_a_divisor() -> None:
