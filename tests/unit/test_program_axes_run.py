@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from worker_builders import QUICK
 from raysweep.launch.in_process import InProcessLauncher
 from raysweep.measurement import Figures
 from raysweep.model_schema import HfModel
-from raysweep.trial import LaunchRequest
+from raysweep.trial import FailureKind, LaunchRequest
 
 LONGER = replace(QUICK, warmup_min_steps=3, warmup_max_steps=3)
 LLAMA = {
@@ -72,3 +73,13 @@ def test_eager_attention_trains_alike_and_keeps_its_matrix(launcher: InProcessLa
         found[attention] = figures_of(launcher, make_request(candidate=candidate, workload=workload.of(candidate)))
     assert found["eager"].first_loss == pytest.approx(found["sdpa"].first_loss, rel=1e-3)
     assert found["eager"].peak_memory_bytes > found["sdpa"].peak_memory_bytes
+
+
+@pytest.mark.skipif(find_spec("flash_attn") is not None, reason="flash-attn is installed")
+def test_an_attention_whose_package_is_missing_is_named(launcher: InProcessLauncher) -> None:
+    workload = make_workload(
+        model=HfModel(kind="hf", config_class="LlamaConfig", overrides=LLAMA).model_dump(), shape=None, world_size=1
+    )
+    candidate = make_candidate(zero_stage=0, attn_implementation="flash_attention_2")
+    measurement = launcher.launch(make_request(candidate=candidate, workload=workload.of(candidate)))
+    assert measurement.failure_kind is FailureKind.CONFIG and "transformers refuses it" in measurement.reason
