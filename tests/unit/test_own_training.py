@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import runpy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,11 +115,17 @@ def test_a_trainer_keeps_what_the_candidate_does_not_decide(folder: Path, steps:
 def test_exports_call_the_users_function(tmp_path: Path, kind: str) -> None:
     model = {"kind": kind, kind: "mine:train", "kwargs": {}, "block_lists": [], "python_path": "/code"}
     answer = make_answer(make_candidate(), workload=make_workload(model=model, shape=None))
-    write_targets(answer, ["torchrun", "slurm", "ray"], tmp_path)
+    write_targets(answer, ["torchrun", "slurm", "ray", "kuberay"], tmp_path)
+    job = (tmp_path / "kuberay" / "rayjob.yaml").read_text()
+    assert "--address auto" in job and "--steps 1000" not in job
     for target in ("torchrun", "slurm"):
         script = (tmp_path / target / "train_deepspeed.py").read_text()
         ast.parse(script)
         assert "mine:train" in script and "train_own(" in script
+        names = runpy.run_path(str(tmp_path / target / "train_deepspeed.py"), run_name="exported")
+        request = names["read_request"]()
+        assert (request.candidate, request.workload) == (answer.candidate, answer.workload)
+        assert request.ds_config == answer.ds_config and names["WORLD_SIZE"] == 2
         assert not (tmp_path / target / "model.py").exists()
     told = (tmp_path / "README.md").read_text()
     assert "`mine:train`" in told and "/code" in told and f"of your own {kind}, measured" in told
