@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raysweep.activations import ActivationProfile
+from raysweep.candidate import Candidate
 from raysweep.serde import sha256_of, to_dict
 
 BYTES_PER_ELEMENT = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -82,6 +83,22 @@ class Workload:
         """Tokens that the model works on for one sample."""
         decided = None if self.shape is None else self.shape.tokens_per_sample
         return self.sequence_length if decided is None else decided
+
+    def of(self, candidate: Candidate) -> Workload:
+        """The workload as one candidate trains it: on its own number of workers, with its own attention.
+
+        Measured activations are those of the model section's attention, so with another one they are not known.
+        """
+        workload = self
+        if candidate.world_size is not None:
+            workload = replace(workload, world_size=candidate.world_size)
+        if candidate.attn_implementation is not None:
+            model = {**workload.model, "attn_implementation": candidate.attn_implementation}
+            shape = workload.shape
+            if shape is not None and candidate.attn_implementation != workload.model.get("attn_implementation"):
+                shape = replace(shape, activations=None)
+            workload = replace(workload, model=model, shape=shape)
+        return workload
 
     def global_batch_of(self, micro_batch_size_per_gpu: int, gradient_accumulation_steps: int) -> int:
         """Samples in one optimizer step: micro-batch x accumulation x world size."""
