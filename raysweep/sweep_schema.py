@@ -14,6 +14,7 @@ from raysweep.model_schema import LOOP_KINDS, AnyModel, GptModel, HfModel
 from raysweep.objective import Goal, Objective
 from raysweep.section import NotNegative, Positive, Section
 from raysweep.submit_schema import SubmitSection
+from raysweep.tracker_schema import TrackersSection
 from raysweep.units import ByteSize, Count
 
 AXIS_OF = {OFFLOAD_KEY: "offload_optimizer", HPZ_KEY: "zero_hpz_partition_size"}
@@ -191,41 +192,6 @@ class ObjectiveSection(Section):
     def noun(self) -> Objective:
         """The objective as our noun."""
         return Objective(**self.model_dump())
-
-
-class TensorboardSection(Section):
-    """TensorBoard files, in the results folder."""
-
-
-class MlflowSection(Section):
-    """MLflow runs."""
-
-    tracking_uri: str | None = None
-    """Of the server, or a folder (`file:...`); MLflow's own default where not given."""
-    experiment: str | None = None
-    """Name of the experiment; that of the sweep where not given."""
-
-
-class WandbSection(Section):
-    """Weights & Biases runs."""
-
-    project: str | None = None
-    """Name of the project; that of the sweep where not given."""
-    mode: Literal["online", "offline"] = "online"
-    """offline: kept in the results folder, and sent later by `wandb sync`."""
-
-
-class TrackersSection(Section):
-    """Experiment trackers that are told of each candidate of the search once it is over."""
-
-    tensorboard: TensorboardSection | None = None
-    mlflow: MlflowSection | None = None
-    wandb: WandbSection | None = None
-
-    @field_validator("tensorboard", "mlflow", "wandb", mode="before")
-    @classmethod
-    def _true_is_all_defaults(cls, value: Any) -> Any:
-        return {} if value is True else value
 
 
 class SweepFile(Section):

@@ -74,10 +74,9 @@ def run_sweep(
     began_s = time.monotonic()
     check_folder(sweep.results, resume=resume, overwrite=overwrite)
     trackers = make_trackers(sweep, folder=ResultsPaths(local_folder(sweep.results)).trackers, note=observer.note)
+    cluster = ready_cluster(sweep, address=address, check=check, prunes=not pruning.force, note=observer.note)
     with ExitStack() as stack:
-        ready = stack.enter_context(
-            ready_cluster(sweep, address=address, check=check, prunes=not pruning.force, note=observer.note)
-        )
+        ready = stack.enter_context(cluster)
         if ready.report is not None:
             ready.report.refuse()
             for finding in ready.report.findings:

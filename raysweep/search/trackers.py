@@ -17,7 +17,7 @@ from ray.tune.logger import LoggerCallback, TBXLoggerCallback
 from raysweep.errors import PreflightError
 from raysweep.serde import from_dict
 from raysweep.sweep_file import Sweep
-from raysweep.sweep_schema import MlflowSection, TensorboardSection, WandbSection
+from raysweep.tracker_schema import MlflowSection, TensorboardSection, WandbSection
 from raysweep.trial import LaunchRequest, Measurement, TrialStatus
 
 NEEDS = {"tensorboard": "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}
