@@ -29,8 +29,8 @@ LEAST_BAND = 0.01
 class EarlierTrials:
     """The calibrations that hold for one sweep: by number of workers and by how the memory was predicted.
 
-    A file for each kind of device and number of workers; in it trials are apart by the kind of prediction and by the
-    model's class, because the closed form errs differently from one architecture to the next.
+    A file for each kind of device and number of workers; in it trials are apart by the kind of prediction, by the
+    model's class and by its attention, where that is an axis: the closed form errs differently from one to the next.
     """
 
     device: str
@@ -39,9 +39,15 @@ class EarlierTrials:
     """Class of the model, as `model_class` tells it."""
     folder: Path
 
-    def of(self, estimate: MemoryEstimate, *, world_size: int) -> Calibration | None:
-        """The calibration of a prediction; None where too few trials promise too little."""
-        kept = _read(self._file(world_size)).get(self._entry(estimate), {})
+    def of(self, estimate: MemoryEstimate, *, world_size: int, attention: str | None = None) -> Calibration | None:
+        """The calibration of a prediction; None where too few trials promise too little.
+
+        Args:
+            estimate: the prediction.
+            world_size: workers that train its candidate.
+            attention: the candidate's own; None for that of the model section.
+        """
+        kept = _read(self._file(world_size)).get(self._entry(estimate, attention), {})
         found = calibrate([_pair(each) for pairs in kept.values() for each in pairs])
         return found if found.coverage >= LEAST_COVERAGE and math.isfinite(found.band) else None
 
@@ -60,12 +66,13 @@ class EarlierTrials:
                     kept[entry] = dict([*sweeps.items(), (sweep_sha256, pairs)][-MOST_SWEEPS:])
             write_cached(self._file(world_size), kept)
 
-    def note(self, calibration: Calibration, *, world_size: int) -> str:
+    def note(self, calibration: Calibration, *, world_size: int, attention: str | None = None) -> str:
         """What is used, in a sentence."""
+        model = self._of(attention)
         return (
             f"memory predictions of the search start from {calibration.trials} candidates of earlier sweeps "
-            f"({self.model} on {self.device}, {world_size} workers): {described(calibration)}; nothing is pruned by "
-            "that, and --no-calibration leaves it out"
+            f"({model} on {self.device}, {world_size} workers): {described(calibration)}; nothing is pruned by that, "
+            "and --no-calibration leaves it out"
         )
 
     def _pairs(
@@ -75,10 +82,13 @@ class EarlierTrials:
             estimate = estimates.get(record.candidate_id)
             if estimate and record.peak_memory_bytes and not record.torch_compile:
                 pair = Pair(predicted_bytes=estimate.peak_bytes, measured_bytes=record.peak_memory_bytes)
-                yield record.world_size, self._entry(estimate), pair
+                yield record.world_size, self._entry(estimate, record.attn_implementation), pair
 
-    def _entry(self, estimate: MemoryEstimate) -> str:
-        return f"{'closed form' if estimate.source == CLOSED_FORM else 'trace'} of {self.model}"
+    def _entry(self, estimate: MemoryEstimate, attention: str | None) -> str:
+        return f"{'closed form' if estimate.source == CLOSED_FORM else 'trace'} of {self._of(attention)}"
+
+    def _of(self, attention: str | None) -> str:
+        return f"{self.model} with {attention} attention" if attention else self.model
 
     def _file(self, world_size: int) -> Path:
         return self.folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', self.device)}-{world_size}.json"

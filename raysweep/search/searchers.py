@@ -88,7 +88,8 @@ def prospects(sweep: Sweep, plan: SweepPlan, earlier: EarlierTrials | None = Non
         settings = ZeroSettings.from_ds_config(render(candidate, workload=workload, base=sweep.base_ds_config))
         estimate = plan.estimates.get(candidate.candidate_id)
         peak_bytes, band = (estimate.peak_bytes, estimate.band) if estimate else (None, 0.0)
-        calibration = known.get((workload.world_size, estimate.source)) if estimate else None
+        kind = (workload.world_size, candidate.attn_implementation, estimate.source) if estimate else None
+        calibration = known.get(kind) if kind else None
         if estimate and calibration and not candidate.torch_compile:
             peak_bytes, band = round(calibration.of(estimate.peak_bytes)), max(calibration.band, LEAST_BAND)
         found.append(
@@ -105,22 +106,27 @@ def prospects(sweep: Sweep, plan: SweepPlan, earlier: EarlierTrials | None = Non
     return found
 
 
-def calibrations(sweep: Sweep, plan: SweepPlan, earlier: EarlierTrials | None) -> dict[tuple[int, str], Calibration]:
-    """Workers and source of a prediction -> its calibration, of those that earlier trials promise enough of."""
+def calibrations(
+    sweep: Sweep, plan: SweepPlan, earlier: EarlierTrials | None
+) -> dict[tuple[int, str | None, str], Calibration]:
+    """Workers, attention and source of a prediction -> its calibration, of those that trials promise enough of."""
     if earlier is None:
         return {}
     kinds = {}
     for candidate in plan.admitted:
         estimate = plan.estimates.get(candidate.candidate_id)
         if estimate:
-            kinds[sweep.workload.of(candidate).world_size, estimate.source] = estimate
-    found = {key: earlier.of(estimate, world_size=key[0]) for key, estimate in kinds.items()}
+            workers = candidate.world_size or sweep.workload.world_size
+            kinds[workers, candidate.attn_implementation, estimate.source] = estimate
+    found = {key: earlier.of(estimate, world_size=key[0], attention=key[1]) for key, estimate in kinds.items()}
     return {key: calibration for key, calibration in found.items() if calibration is not None}
 
 
 def calibration_notes(sweep: Sweep, plan: SweepPlan, earlier: EarlierTrials | None) -> list[str]:
-    """What a guided search starts from, a sentence for each number of workers and source of predictions."""
+    """What a guided search starts from, a sentence for each kind of prediction."""
     if earlier is None or sweep.file.search.method != "guided":
         return []
     found = calibrations(sweep, plan, earlier)
-    return [earlier.note(each, world_size=world_size) for (world_size, _), each in found.items()]
+    return [
+        earlier.note(each, world_size=workers, attention=attention) for (workers, attention, _), each in found.items()
+    ]

@@ -59,6 +59,11 @@ def test_no_other_kind_of_device_model_or_workers_takes_them(sweep: Sweep) -> No
     assert [each.of(estimate, world_size=2) for each in others] == [None, None]
     assert earlier.of(estimate, world_size=4) is None
     assert earlier.of(replace(estimate, source="trace"), world_size=2) is None
+    assert earlier.of(estimate, world_size=2, attention="eager") is None
+    eager = [replace(record, attn_implementation="eager") for record in shown(sweep, plan, factor=2.0)]
+    earlier.keep(eager, plan.estimates, sweep_sha256="a")
+    found = [earlier.of(estimate, world_size=2, attention=each) for each in (None, "eager")]
+    assert [each.factor for each in found if each] == [pytest.approx(each, rel=1e-3) for each in (FACTOR, 2.0)]
 
 
 def test_few_trials_promise_too_little(sweep: Sweep) -> None:
