@@ -33,6 +33,8 @@ class ModelShape:
     """Where the model decides it, as with images; None: the sequence length."""
     activations: ActivationProfile | None = None
     """What its forward and backward hold, where that was measured."""
+    activations_by_attention: Mapping[str, ActivationProfile] = field(default_factory=dict)
+    """The same with each attention that candidates have of their own."""
 
     @property
     def trainable(self) -> int:
@@ -87,7 +89,7 @@ class Workload:
     def of(self, candidate: Candidate) -> Workload:
         """The workload as one candidate trains it: on its own number of workers, with its own attention.
 
-        Measured activations are those of the model section's attention, so with another one they are not known.
+        With an attention other than the model section's, activations are those that were measured with it, or unknown.
         """
         workload = self
         if candidate.world_size is not None:
@@ -96,7 +98,8 @@ class Workload:
             model = {**workload.model, "attn_implementation": candidate.attn_implementation}
             shape = workload.shape
             if shape is not None and candidate.attn_implementation != workload.model.get("attn_implementation"):
-                shape = replace(shape, activations=None)
+                own = shape.activations_by_attention.get(candidate.attn_implementation)
+                shape = replace(shape, activations=own, activations_by_attention={})
             workload = replace(workload, model=model, shape=shape)
         return workload
 
@@ -108,7 +111,7 @@ class Workload:
         """All fields as plain values, without the measured activations: they follow from the others, and are long."""
         plain = to_dict(self)
         if plain["shape"] is not None:
-            del plain["shape"]["activations"]
+            del plain["shape"]["activations"], plain["shape"]["activations_by_attention"]
         return plain
 
     def workload_sha256(self) -> str:

@@ -131,11 +131,15 @@ def test_nothing_is_certain_of_what_compiled_blocks_hold_measured_or_not() -> No
     assert compiled.lower_bound_bytes == pytest.approx((1 - plain.band) * states, abs=1)
 
 
-def test_with_another_attention_than_the_measured_one_activations_are_not_known() -> None:
+def test_with_another_attention_activations_are_those_that_were_measured_with_it_or_not_known() -> None:
     shape = replace(SHAPE, activations=make_profile())
     workload = make_workload(model={"kind": "hf", "attn_implementation": None}, shape=shape)
     assert workload.of(make_candidate(torch_compile=True, world_size=1)).shape == shape
     assert workload.of(make_candidate(attn_implementation="eager")).shape == SHAPE
+    other = replace(make_profile(), buffer_bytes=8)
+    known = replace(workload, shape=replace(shape, activations_by_attention={"eager": other}))
+    assert known.of(make_candidate(attn_implementation="eager")).shape == replace(SHAPE, activations=other)
+    assert known.of(make_candidate(attn_implementation="sdpa")).shape == SHAPE
     named = make_workload(model={"kind": "hf", "attn_implementation": "eager"}, shape=shape)
     assert named.of(make_candidate(attn_implementation="eager")).shape == shape
 

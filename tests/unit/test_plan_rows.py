@@ -121,7 +121,8 @@ def _of_kind_hf(sweep: Sweep, chance: random.Random, *, tied: bool) -> Sweep:
     shape = sweep.workload.shape
     assert shape is not None
     if chance.random() < 0.6:
-        shape = replace(shape, activations=make_profile())
+        other = replace(make_profile(), buffer_bytes=chance.choice([0, 900]))
+        shape = replace(shape, activations=make_profile(), activations_by_attention={"sdpa": other})
     attention = chance.choice([(None,), ("eager", "sdpa"), ("eager", None)])
     workload = replace(sweep.workload, model={"kind": "hf", "tied": tied}, shape=shape)
     return replace(sweep, workload=workload, space=replace(sweep.space, attn_implementation=attention))
