@@ -23,6 +23,12 @@ class Candidate:
     gradient_accumulation_steps: int = 1
     deepspeed: Mapping[str, Any] = field(default_factory=dict)
     """Further axes: DeepSpeed keys by dotted path, with this candidate's value."""
+    attn_implementation: str | None = None
+    """Attention of a transformers model; None: that of the workload."""
+    torch_compile: bool = False
+    """Whether each block is compiled by `torch.compile`."""
+    world_size: int | None = None
+    """Workers that train it; None: those of the workload."""
 
     def __post_init__(self) -> None:
         assert self.zero_stage in ZERO_STAGES, self.zero_stage
@@ -32,12 +38,34 @@ class Candidate:
 
     @cached_property
     def candidate_id(self) -> str:
-        """Readable and unique: `s2-k1-b4-g2`, with a short hash behind it where further axes are set."""
-        readable = (
+        """Readable and unique: `s2-k1-b4-g2`, then further axes in words, then a short hash of DeepSpeed's keys.
+
+        `s2-k1-b4-g2-w1-eager-compile` trains on one worker, with eager attention, and with its blocks compiled.
+        """
+        parts = [
             f"s{self.zero_stage}-k{self.activation_checkpoint_interval}"
             f"-b{self.micro_batch_size_per_gpu}-g{self.gradient_accumulation_steps}"
-        )
-        return f"{readable}-{sha256_of(dict(self.deepspeed))[:6]}" if self.deepspeed else readable
+        ]
+        parts += [] if self.world_size is None else [f"w{self.world_size}"]
+        parts += [] if self.attn_implementation is None else [self.attn_implementation]
+        parts += ["compile"] if self.torch_compile else []
+        parts += [sha256_of(dict(self.deepspeed))[:6]] if self.deepspeed else []
+        return "-".join(parts)
+
+    @property
+    def program(self) -> dict[str, Any]:
+        """Further axes that are no DeepSpeed keys, by name; those that are as in the workload are left out."""
+        values = {
+            "world_size": self.world_size,
+            "attn_implementation": self.attn_implementation,
+            "torch_compile": self.torch_compile or None,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def further_axes(self) -> dict[str, Any]:
+        """All that it has beside stage, interval, micro-batch and accumulation: axis or DeepSpeed key -> value."""
+        return self.program | dict(self.deepspeed)
 
     def recomputed_blocks(self, block_count: int) -> int:
         """Blocks recomputed in one backward pass over `block_count` blocks: ceil(count / k), 0 when k is 0."""

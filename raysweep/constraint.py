@@ -26,6 +26,8 @@ def names_of(
         "gradient_accumulation_steps": candidate.gradient_accumulation_steps,
         "offload_optimizer": candidate.deepspeed.get(OFFLOAD_KEY, "none"),
         "zero_hpz_partition_size": candidate.deepspeed.get(HPZ_KEY, 1),
+        "attn_implementation": candidate.attn_implementation,
+        "torch_compile": candidate.torch_compile,
         "world_size": world_size,
         "global_batch_size": global_batch_size,
     }

@@ -11,10 +11,10 @@ def needs_no_less_memory(candidate: Candidate, than: Candidate) -> bool:
     Accumulation follows from the micro-batch where the global batch is fixed, so it may differ; to accumulate holds
     gradients longer, so only a candidate that does not stop accumulating is taken to need no less.
     """
-    is_alike = (candidate.zero_stage, candidate.activation_checkpoint_interval, dict(candidate.deepspeed)) == (
+    is_alike = (candidate.zero_stage, candidate.activation_checkpoint_interval, candidate.further_axes) == (
         than.zero_stage,
         than.activation_checkpoint_interval,
-        dict(than.deepspeed),
+        than.further_axes,
     )
     accumulates_alike = (candidate.gradient_accumulation_steps > 1) >= (than.gradient_accumulation_steps > 1)
     return is_alike and accumulates_alike and candidate.micro_batch_size_per_gpu > than.micro_batch_size_per_gpu

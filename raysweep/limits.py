@@ -52,7 +52,7 @@ class Limits:
         sent_bytes: int | None = None,
     ) -> PlanRow:
         """The candidate with its verdict and the reason for it, and what is predicted of it."""
-        workload = self.workload
+        workload = self.workload.of(candidate)
         status, skip_rule = self.verdict(candidate, legal=legal, estimate=estimate)
         reason = ""
         if status is TrialStatus.PRUNED and estimate is not None:
@@ -80,7 +80,8 @@ class Limits:
     def _why_skipped(self, candidate: Candidate, rule: SkipRule) -> str:
         if rule is SkipRule.PRECISION_UNSUPPORTED:
             return self.unsupported_precision
-        batch = f"micro-batch {candidate.micro_batch_size_per_gpu} x {self.workload.world_size} workers"
+        workers = self.workload.of(candidate).world_size
+        batch = f"micro-batch {candidate.micro_batch_size_per_gpu} x {workers} workers"
         if rule is SkipRule.NO_LEGAL_BATCH:
             return f"{batch} does not divide global_batch_size {self.workload.global_batch_size}"
         return f"{batch} needs {self.samples_needed(candidate)} samples, the text has {self.samples}"
@@ -90,7 +91,7 @@ class Limits:
 
     def samples_needed(self, candidate: Candidate) -> int:
         """Samples that all ranks need for one micro-step."""
-        return candidate.micro_batch_size_per_gpu * self.workload.world_size
+        return candidate.micro_batch_size_per_gpu * self.workload.of(candidate).world_size
 
     def nothing_fits(self, *, smallest_bytes: int | None, fewest_samples: int | None) -> ConfigError:
         """The error of a sweep of which no candidate is admitted. (A batch that is legal nowhere was refused before.)

@@ -36,6 +36,11 @@ may lie well above the prediction, and these terms count by what is certain. Mod
 alone, whatever the model.
 """
 
+COMPILED_BAND = {"activations": 1.0}
+"""The same by term where blocks are compiled: the compiler chooses what a block saves and what it computes again, so
+nothing is certain of that. No run has been compared with it.
+"""
+
 OFFLOAD_BAND = 0.5
 """The same with offload, whose host and device buffers the closed form does not have; no run has confirmed it."""
 
@@ -84,7 +89,7 @@ def estimate_memory(candidate: Candidate, workload: Workload, settings: ZeroSett
         phases={phase: dict(terms) for phase, terms in phases.items()},
         peak_phase=peak_phase,
         peak_bytes=phases[peak_phase].total(),
-        band=max(_band(phases, workload), OFFLOAD_BAND if moved_bytes else 0.0),
+        band=max(_band(phases, case), OFFLOAD_BAND if moved_bytes else 0.0),
         device=workload.device,
         host_bytes=moved_bytes,
     )
@@ -101,14 +106,16 @@ def _second_copy(case: Case) -> Counter[str]:
     return Counter(secondary_parameters=case.element_bytes * case.shape.parameters // size)
 
 
-def _band(phases: Mapping[str, Counter[str]], workload: Workload) -> float:
-    """The device's band; for a foreign model the share of the peak that may be missing by terms, in every phase."""
-    known = RELATIVE_BAND[workload.device]
-    is_measured = workload.shape is not None and workload.shape.activations is not None
-    if workload.model["kind"] == "gpt" or (is_measured and workload.device == "cpu"):
+def _band(phases: Mapping[str, Counter[str]], case: Case) -> float:
+    """The device's band; else the share of the peak that may be missing by terms, in every phase."""
+    known = RELATIVE_BAND[case.workload.device]
+    is_measured = case.shape.activations is not None and case.workload.device == "cpu"
+    bands = {} if case.workload.model["kind"] == "gpt" or is_measured else dict(FOREIGN_BAND)
+    bands |= COMPILED_BAND if case.candidate.torch_compile else {}
+    if not bands:
         return known
     certain_bytes = max(
-        sum((1 - FOREIGN_BAND.get(term, known)) * size_bytes for term, size_bytes in terms.items())
+        sum((1 - bands.get(term, known)) * size_bytes for term, size_bytes in terms.items())
         for terms in phases.values()
     )
     return 1 - certain_bytes / max(terms.total() for terms in phases.values())

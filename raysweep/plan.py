@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from raysweep.budget import CONFIRM_ROUNDS, DEVICE_MARGIN, MeasurementWindow
@@ -16,7 +16,7 @@ from raysweep.ds_config import auto_notes, render
 from raysweep.limits import Limits
 from raysweep.memory import MemoryEstimate, ZeroSettings, estimate_memory
 from raysweep.rule import Needs, Recommendation, decide
-from raysweep.space import group_key
+from raysweep.space import Program, group_key
 from raysweep.sweep_file import Sweep
 from raysweep.text_files import known_samples
 from raysweep.trial import SkipRule, TrialStatus
@@ -33,6 +33,10 @@ CANDIDATE_OVERHEAD_S = 3.0
 """Engine built and torn down, within a warm group."""
 ASSUMED_FLOP_PER_S = {"cpu": 2e10, "cuda": 1e14}
 """Rate of one worker that the time forecast assumes before anything ran; the deadline allows five times as long."""
+COMPILE_S = 30.0
+"""Forecast of what `torch.compile` takes of a candidate: 6 to 40 s for small models on CPU."""
+COMPILE_DEADLINE_S = 600.0
+"""What it may take before the candidate is called hung: that follows from the code of a model, not from its size."""
 DEADLINE_FACTOR = 5.0
 DEADLINE_MIN_S = 30.0
 
@@ -124,34 +128,41 @@ def make_plan(
 
 
 def _parts(sweep: Sweep, limits: Limits, traced: Mapping[str, MemoryEstimate]) -> list[Part]:
-    """What is known of the candidates of the space, those of a stage and interval together."""
+    """What is known of the candidates of the space, those of a program, stage and interval together."""
     from raysweep.plan_rows import Known, parts_of
     from raysweep.space_families import families
 
     workload = sweep.workload
 
-    def look(candidate: Candidate, settings: ZeroSettings, legal: bool, estimate: MemoryEstimate | None) -> Known:
-        if estimate is None and workload.shape is not None:
-            estimate = estimate_memory(candidate, workload, settings)
+    def look(
+        own: Workload, candidate: Candidate, settings: ZeroSettings, legal: bool, estimate: MemoryEstimate | None
+    ) -> Known:
+        if estimate is None and own.shape is not None:
+            estimate = estimate_memory(candidate, own, settings)
         status, skip_rule = limits.verdict(candidate, legal=legal, estimate=estimate)
         return Known(
             legal=legal,
             estimate=estimate,
-            sent_bytes=sent_bytes_per_step(candidate, workload, settings),
+            sent_bytes=sent_bytes_per_step(candidate, own, settings),
             status=status,
             skip_rule=skip_rule,
         )
 
     @cache
-    def settings_of(zero_stage: int) -> list[ZeroSettings]:
+    def settings_of(program: Program, zero_stage: int) -> list[ZeroSettings]:
         """For each set of further axes of a stage; neither interval nor batch is among DeepSpeed's ZeRO settings."""
-        family = next(each for each in found if each.zero_stage == zero_stage)
-        candidates = (family.candidate(1, 1, choice) for choice in range(len(family.further)))
-        configs = (render(each, workload=workload, base=sweep.base_ds_config) for each in candidates)
+        family = next(each for each in found if each.program == program and each.zero_stage == zero_stage)
+        candidates = [family.candidate(1, 1, choice) for choice in range(len(family.further))]
+        own = workload.of(candidates[0])
+        configs = (render(each, workload=own, base=sweep.base_ds_config) for each in candidates)
         return [ZeroSettings.from_ds_config(config) for config in configs]
 
     found = families(sweep.space, global_batch_size=workload.global_batch_size, world_size=workload.world_size)
-    return [part for family in found for part in parts_of(family, settings_of(family.zero_stage), look, traced=traced)]
+    parts: list[Part] = []
+    for family in found:
+        look_at = partial(look, workload.of(family.candidate(1, 1, 0)))
+        parts += parts_of(family, settings_of(family.program, family.zero_stage), look_at, traced=traced)
+    return parts
 
 
 def _check_something_fits(limits: Limits, parts: Sequence[Part]) -> None:
@@ -177,10 +188,17 @@ def memory_budget_bytes(sweep: Sweep, *, device_memory_bytes: int | None) -> int
 
 
 def search_order(sweep: Sweep, plan: SweepPlan) -> list[Candidate]:
-    """The admitted in seeded random order, so that drift of the machine is not mistaken for an axis."""
+    """The admitted in seeded random order, so that drift of the machine is not mistaken for an axis.
+
+    Of those that the budget of trials reaches, the ones that can share a process come together: each further worker
+    group costs its start.
+    """
     order = plan.admitted
     random.Random(sweep.file.search.seed).shuffle(order)
-    return order
+    trials = sweep.file.search.most_trials()
+    reached, rest = order[:trials], order[len(order[:trials]) :]
+    keys = list(dict.fromkeys(group_key(candidate) for candidate in reached))
+    return [*sorted(reached, key=lambda candidate: keys.index(group_key(candidate))), *rest]
 
 
 def predicted_seconds(candidate: Candidate, workload: Workload, window: MeasurementWindow) -> float:
@@ -196,14 +214,20 @@ def predicted_seconds(candidate: Candidate, workload: Workload, window: Measurem
     flops = 6 * workload.shape.parameters * tokens * (1 + recomputed / 3)
     step_s = flops / ASSUMED_FLOP_PER_S[workload.device]
     steps = window.memory_pass_steps + window.warmup_max_steps + window.measured_steps
-    return CANDIDATE_OVERHEAD_S + max(steps * step_s, window.measured_s)
+    compile_s = COMPILE_S if candidate.torch_compile else 0.0
+    return CANDIDATE_OVERHEAD_S + compile_s + max(steps * step_s, window.measured_s)
 
 
 def deadline_s(candidate: Candidate, sweep: Sweep) -> float:
-    """How long a candidate may take before it is called hung: the file's figure, or max(30 s, 5 x forecast)."""
+    """How long a candidate may take before it is called hung: the file's figure, or max(30 s, 5 x forecast).
+
+    Where blocks are compiled, the compiler has `COMPILE_DEADLINE_S` beside that.
+    """
     given = sweep.file.measure.deadline_seconds
     forecast = predicted_seconds(candidate, sweep.workload, sweep.file.measure.window())
-    return given or max(DEADLINE_MIN_S, DEADLINE_FACTOR * forecast)
+    if given is None:
+        given = max(DEADLINE_MIN_S, DEADLINE_FACTOR * forecast)
+    return given + (COMPILE_DEADLINE_S if candidate.torch_compile else 0.0)
 
 
 def _recommend(sweep: Sweep, parts: Sequence[Part], budget_bytes: int | None) -> Recommendation | None:

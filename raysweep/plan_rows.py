@@ -13,6 +13,7 @@ import numpy as np
 from raysweep.candidate import Candidate
 from raysweep.lanes import Piece, at, evaluate, lanes_of
 from raysweep.memory import MemoryEstimate, ZeroSettings
+from raysweep.space import Program
 from raysweep.space_families import Family
 from raysweep.trial import PlanRow, SkipRule, TrialStatus
 from raysweep.wide import MOST_INT64, Column
@@ -207,23 +208,23 @@ class PlanEstimates(Mapping[str, MemoryEstimate]):
     """candidate_id -> predicted memory, of the rows that have one."""
 
     rows: PlanRows
-    _parts_of: dict[str, list[Part]] = field(init=False, default_factory=lambda: defaultdict(list))
-    """Stage and interval as an id has them -> the parts with an estimate."""
-    _choices_of: dict[str, dict[str, list[int]]] = field(init=False, default_factory=dict)
-    """The same -> end of an id -> numbers of sets of further axes; of families that were asked for."""
+    _parts_of: dict[str, dict[Program, list[Part]]] = field(init=False, default_factory=dict)
+    """Stage and interval as an id has them -> program -> the parts with an estimate."""
+    _choices_of: dict[str, dict[str, list[tuple[Program, int]]]] = field(init=False, default_factory=dict)
+    """The first -> end of an id -> program and number of a set of further axes; of stages that were asked for."""
 
     def __post_init__(self) -> None:
         for part in self.rows.parts:
             if part.known.estimate is not None:
-                self._parts_of[_split(part.candidate(0).candidate_id)[0]].append(part)
+                found = self._parts_of.setdefault(_split(part.candidate(0).candidate_id)[0], defaultdict(list))
+                found[part.family.program].append(part)
 
     def __getitem__(self, candidate_id: str) -> MemoryEstimate:
-        family, micro_batch, accumulation, ending = _split(candidate_id)
-        if family not in self._parts_of:
+        stage, micro_batch, accumulation, ending = _split(candidate_id)
+        if stage not in self._parts_of:
             raise KeyError(candidate_id)
-        parts = self._parts_of[family]
-        for choice in self._choices(family).get(ending, []):
-            for part in parts:
+        for program, choice in self._choices(stage).get(ending, []):
+            for part in self._parts_of[stage][program]:
                 for lane in part.lanes_with(micro_batch, accumulation, choice):
                     estimate = at(part.known.estimate, lane)
                     # Another spelling of the numbers is another id.
@@ -231,17 +232,18 @@ class PlanEstimates(Mapping[str, MemoryEstimate]):
                         return estimate
         raise KeyError(candidate_id)
 
-    def _choices(self, family: str) -> dict[str, list[int]]:
-        if family not in self._choices_of:
-            found: dict[str, list[int]] = defaultdict(list)
-            members = self._parts_of[family][0].family
-            for choice in range(len(members.further)):
-                found[_split(members.candidate(1, 1, choice).candidate_id)[3]].append(choice)
-            self._choices_of[family] = found
-        return self._choices_of[family]
+    def _choices(self, stage: str) -> dict[str, list[tuple[Program, int]]]:
+        if stage not in self._choices_of:
+            found: dict[str, list[tuple[Program, int]]] = defaultdict(list)
+            for program, parts in self._parts_of[stage].items():
+                members = parts[0].family
+                for choice in range(len(members.further)):
+                    found[_split(members.candidate(1, 1, choice).candidate_id)[3]].append((program, choice))
+            self._choices_of[stage] = found
+        return self._choices_of[stage]
 
     def __len__(self) -> int:
-        return sum(len(part) for parts in self._parts_of.values() for part in parts)
+        return sum(len(part) for each in self._parts_of.values() for parts in each.values() for part in parts)
 
     def __iter__(self) -> Iterator[str]:
         for index in range(len(self.rows)):

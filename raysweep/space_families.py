@@ -1,4 +1,4 @@
-"""The candidates of a space in families of one stage and interval, as columns."""
+"""The candidates of a space in families of one program, stage and interval, as columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from raysweep.candidate import Candidate
 from raysweep.lanes import evaluate
-from raysweep.space import SearchSpace
+from raysweep.space import Program, SearchSpace
 from raysweep.wide import Column, Mask
 
 
@@ -33,8 +33,9 @@ UNSETTLED = _Unsettled()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Candidates of one stage and interval. Its columns have an entry for each member."""
+    """Candidates of one program, stage and interval. Its columns have an entry for each member."""
 
+    program: Program
     zero_stage: int
     activation_checkpoint_interval: int
     further: Sequence[Mapping[str, Any]]
@@ -56,6 +57,9 @@ class Family:
             micro_batch_size_per_gpu=micro_batch,
             gradient_accumulation_steps=accumulation,
             deepspeed=self.further[choice] if isinstance(choice, int) else UNSETTLED,
+            attn_implementation=self.program.attn_implementation,
+            torch_compile=self.program.torch_compile,
+            world_size=self.program.world_size,
         )
 
     def member(self, number: int) -> Candidate:
@@ -84,22 +88,45 @@ def families(space: SearchSpace, *, global_batch_size: int | None, world_size: i
     Raises:
         ConfigError: for a constraint that cannot be evaluated.
     """
+    found: list[Family] = []
+    before = 0
+    for program in space.programs(world_size):
+        made = _of_program(space, program, global_batch_size, program.world_size or world_size, before=before)
+        before += sum(len(family.places) for family in made)
+        found += made
+    if space.constraints:
+        found = _renumbered([_keeping(each, space, global_batch_size, world_size) for each in found], before)
+    return [family for family in found if len(family.places)]
+
+
+def _of_program(
+    space: SearchSpace, program: Program, global_batch_size: int | None, world_size: int, *, before: int
+) -> list[Family]:
+    """The families of a program before the constraints, of which its `world_size` workers decide the batches.
+
+    Args:
+        space: that it is one of.
+        program: its candidates' attention, compilation and number of workers.
+        global_batch_size: None where it is free.
+        world_size: workers that train one of its candidates.
+        before: candidates of the space that come before them.
+    """
     batches = [
         (micro_batch, accumulation or 1, accumulation is not None)
         for micro_batch in space.micro_batch_size_per_gpu
         for accumulation in space.accumulations(micro_batch, global_batch_size=global_batch_size, world_size=world_size)
     ]
-    by_stage = {stage: space.further_choices(stage) for stage in space.zero_stage}
+    by_stage = {stage: space.further_choices(stage, program, world_size=world_size) for stage in space.zero_stage}
     # In the order of the space a micro-batch has all further axes behind it, and each of those all accumulations.
     columns = {
         width: _columns(batches, width, micro_batches=len(space.micro_batch_size_per_gpu))
         for width in map(len, by_stage.values())
     }
-    found: list[Family] = []
-    before = 0
+    found = []
     for stage, interval in itertools.product(space.zero_stage, space.activation_checkpoint_interval):
         micro_batch, accumulation, legal, choice = columns[len(by_stage[stage])]
         family = Family(
+            program=program,
             zero_stage=stage,
             activation_checkpoint_interval=interval,
             further=by_stage[stage],
@@ -111,9 +138,7 @@ def families(space: SearchSpace, *, global_batch_size: int | None, world_size: i
         )
         before += len(choice)
         found.append(family)
-    if space.constraints:
-        found = _renumbered([_keeping(each, space, global_batch_size, world_size) for each in found], before)
-    return [family for family in found if len(family.places)]
+    return found
 
 
 def _columns(batches: Sequence[tuple[int, int, bool]], width: int, *, micro_batches: int) -> list[Column]:

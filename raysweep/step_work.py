@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raysweep.candidate import Candidate
 from raysweep.workload import ModelShape, Workload
@@ -80,6 +80,15 @@ def step_work(candidate: Candidate, workload: Workload, settings: ZeroSettings) 
         optimizer_bytes=0.0 if settings.optimizer_on_host else traffic_bytes,
         offload_bytes=traffic_bytes + carried_bytes if settings.optimizer_on_host else 0.0,
     )
+
+
+def deeper(work: StepWork, reference: int, world_size: int) -> StepWork:
+    """The work with calls of all-reduce that are as dear at `world_size` workers as one is at `reference` workers.
+
+    A tree of N ranks is log2 N deep, so a call counts log2 N / log2 N0 times.
+    """
+    depth = math.log2(max(world_size, 2)) / math.log2(max(reference, 2))
+    return replace(work, collectives=depth * work.collectives)
 
 
 def _collectives(candidate: Candidate, workload: Workload, settings: ZeroSettings, shape: ModelShape) -> float:

@@ -210,6 +210,9 @@ def _space(file: SweepFile) -> SearchSpace:
         gradient_accumulation_steps=tuple(dict.fromkeys(file.space.gradient_accumulation_steps)),
         offload_optimizer=tuple(dict.fromkeys(file.space.offload_optimizer)),
         zero_hpz_partition_size=tuple(dict.fromkeys(file.space.zero_hpz_partition_size)),
+        attn_implementation=tuple(dict.fromkeys(file.space.attn_implementation or ())) or (None,),
+        torch_compile=tuple(dict.fromkeys(file.space.torch_compile)),
+        world_size=tuple(dict.fromkeys(file.space.world_size or ())) or (None,),
         deepspeed={key: tuple(values) for key, values in file.space.deepspeed.items()},
         constraints=tuple(file.space.constraints),
     )

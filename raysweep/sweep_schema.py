@@ -10,14 +10,18 @@ from raysweep.budget import GUIDED_TRIALS, MeasurementWindow, SearchBudget
 from raysweep.candidate import ZERO_STAGES
 from raysweep.constraint import HPZ_KEY, OFFLOAD_KEY
 from raysweep.ds_config import AUTO_SIZES, FILLED_KEYS
-from raysweep.model_schema import AnyModel, GptModel
+from raysweep.model_schema import LOOP_KINDS, AnyModel, GptModel, HfModel
 from raysweep.objective import Goal, Objective
 from raysweep.section import NotNegative, Positive, Section
 from raysweep.submit_schema import SubmitSection
+from raysweep.tracker_schema import TrackersSection
 from raysweep.units import ByteSize, Count
 
 AXIS_OF = {OFFLOAD_KEY: "offload_optimizer", HPZ_KEY: "zero_hpz_partition_size"}
 """DeepSpeed's key -> the axis of the space that sets it."""
+
+
+Attention = Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
 
 
 class DataSection(Section):
@@ -69,6 +73,12 @@ class SpaceSection(Section):
     """Where the optimizer's states live: on the device, or in host memory. From stage 1 on."""
     zero_hpz_partition_size: list[Positive] = Field(default=[1], min_length=1)
     """Workers over which stage 3 keeps a second copy of its parameters: 1 is none; the workers of a node are usual."""
+    attn_implementation: list[Attention] | None = Field(default=None, min_length=1)
+    """Attention of transformers, for kind hf. Not given: that of `model.attn_implementation`."""
+    torch_compile: list[bool] = Field(default=[False], min_length=1)
+    """Whether each block is compiled by torch.compile, below stage 3. Not for kinds trainer and loop."""
+    world_size: list[Positive] | None = Field(default=None, min_length=1)
+    """Workers that train a candidate, at most workers.count, which it is where not given."""
     deepspeed: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
     """Further axes: DeepSpeed keys by dotted path, e.g. zero_optimization.reduce_bucket_size: [auto, 5e8]."""
     constraints: list[str] = Field(default_factory=list)
@@ -184,41 +194,6 @@ class ObjectiveSection(Section):
         return Objective(**self.model_dump())
 
 
-class TensorboardSection(Section):
-    """TensorBoard files, in the results folder."""
-
-
-class MlflowSection(Section):
-    """MLflow runs."""
-
-    tracking_uri: str | None = None
-    """Of the server, or a folder (`file:...`); MLflow's own default where not given."""
-    experiment: str | None = None
-    """Name of the experiment; that of the sweep where not given."""
-
-
-class WandbSection(Section):
-    """Weights & Biases runs."""
-
-    project: str | None = None
-    """Name of the project; that of the sweep where not given."""
-    mode: Literal["online", "offline"] = "online"
-    """offline: kept in the results folder, and sent later by `wandb sync`."""
-
-
-class TrackersSection(Section):
-    """Experiment trackers that are told of each candidate of the search once it is over."""
-
-    tensorboard: TensorboardSection | None = None
-    mlflow: MlflowSection | None = None
-    wandb: WandbSection | None = None
-
-    @field_validator("tensorboard", "mlflow", "wandb", mode="before")
-    @classmethod
-    def _true_is_all_defaults(cls, value: Any) -> Any:
-        return {} if value is True else value
-
-
 class SweepFile(Section):
     """A whole sweep file."""
 
@@ -274,7 +249,24 @@ class SweepFile(Section):
             raise ValueError("space.gradient_accumulation_steps needs global_batch_size: free")
         if self.data.kind == "text" and isinstance(self.model, GptModel) and self.model.vocab_size < 256:
             raise ValueError("text data has 256 byte values, so model.vocab_size must be at least 256")
+        self._check_program_axes()
         positions = self.model.positions if isinstance(self.model, GptModel) else None
         if positions is not None and positions < self.sequence_length:
             raise ValueError(f"model.positions {positions} is below sequence_length {self.sequence_length}")
         return self
+
+    def _check_program_axes(self) -> None:
+        if self.space.attn_implementation is not None:
+            if not isinstance(self.model, HfModel):
+                raise ValueError("space.attn_implementation is for models of kind hf, whose attention transformers has")
+            if self.model.attn_implementation is not None:
+                raise ValueError("model.attn_implementation and space.attn_implementation: give one of them")
+        if any(self.space.torch_compile) and self.model.kind in LOOP_KINDS:
+            raise ValueError(f"space.torch_compile is not for kind {self.model.kind}: its loop builds its own engine")
+        by_price = self.objective.goal is Goal.SAMPLES_PER_CURRENCY_UNIT
+        by_rate = self.search.method in ("guided", "optuna") or self.search.races()
+        if by_price and by_rate and len(set(self.space.world_size or [0])) > 1:
+            raise ValueError(
+                "a guided search, optuna and racing go by samples/s, which is no order of samples for money with "
+                "several numbers of workers: set search.method to grid or random, and no racing"
+            )

@@ -26,7 +26,7 @@ def family_key(candidate: Candidate) -> str:
             candidate.zero_stage,
             candidate.activation_checkpoint_interval,
             candidate.gradient_accumulation_steps > 1,
-            dict(candidate.deepspeed),
+            candidate.further_axes,
         ]
     )
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raysweep.activations import ActivationProfile
+from raysweep.candidate import Candidate
 from raysweep.serde import sha256_of, to_dict
 
 BYTES_PER_ELEMENT = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -32,6 +33,8 @@ class ModelShape:
     """Where the model decides it, as with images; None: the sequence length."""
     activations: ActivationProfile | None = None
     """What its forward and backward hold, where that was measured."""
+    activations_by_attention: Mapping[str, ActivationProfile] = field(default_factory=dict)
+    """The same with each attention that candidates have of their own."""
 
     @property
     def trainable(self) -> int:
@@ -83,6 +86,23 @@ class Workload:
         decided = None if self.shape is None else self.shape.tokens_per_sample
         return self.sequence_length if decided is None else decided
 
+    def of(self, candidate: Candidate) -> Workload:
+        """The workload as one candidate trains it: on its own number of workers, with its own attention.
+
+        With an attention other than the model section's, activations are those that were measured with it, or unknown.
+        """
+        workload = self
+        if candidate.world_size is not None:
+            workload = replace(workload, world_size=candidate.world_size)
+        if candidate.attn_implementation is not None:
+            model = {**workload.model, "attn_implementation": candidate.attn_implementation}
+            shape = workload.shape
+            if shape is not None and candidate.attn_implementation != workload.model.get("attn_implementation"):
+                own = shape.activations_by_attention.get(candidate.attn_implementation)
+                shape = replace(shape, activations=own, activations_by_attention={})
+            workload = replace(workload, model=model, shape=shape)
+        return workload
+
     def global_batch_of(self, micro_batch_size_per_gpu: int, gradient_accumulation_steps: int) -> int:
         """Samples in one optimizer step: micro-batch x accumulation x world size."""
         return micro_batch_size_per_gpu * gradient_accumulation_steps * self.world_size
@@ -91,7 +111,7 @@ class Workload:
         """All fields as plain values, without the measured activations: they follow from the others, and are long."""
         plain = to_dict(self)
         if plain["shape"] is not None:
-            del plain["shape"]["activations"]
+            del plain["shape"]["activations"], plain["shape"]["activations_by_attention"]
         return plain
 
     def workload_sha256(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from results_builders import completed, figures
 
+from raysweep.activations import ActivationProfile, Line, Moment, Passes, Run
 from raysweep.budget import MeasurementWindow
 from raysweep.candidate import Candidate
 from raysweep.ds_config import prepare_base, render
@@ -66,6 +67,30 @@ def make_workload(**changes: Any) -> Workload:
             "world_size": 2,
         }
         | changes
+    )
+
+
+def make_profile() -> ActivationProfile:
+    """An embedding of 10 bytes a sample, blocks of 100 or (checkpointed) 10, a head of 50."""
+    plain = Passes(
+        kept=Line(sample_bytes=100),
+        forward=(Moment(sample_bytes=120),),
+        backward=(Moment(sample_bytes=30), Moment(constant_bytes=64, sample_bytes=-40, gradient_elements=40)),
+    )
+    checkpointed = Passes(
+        kept=Line(sample_bytes=10), forward=(Moment(sample_bytes=60),), backward=(Moment(sample_bytes=130),)
+    )
+    head = Passes(
+        kept=Line(), forward=(Moment(sample_bytes=50),), backward=(Moment(sample_bytes=70, gradient_elements=20),)
+    )
+    embedding = Passes(kept=Line(sample_bytes=10), forward=(Moment(sample_bytes=15),), backward=())
+    return ActivationProfile(
+        embedding=embedding,
+        runs=(
+            Run(first_index=0, count=4, plain=plain, checkpointed=checkpointed, gradient_elements=40),
+            Run(first_index=3, count=1, plain=head, checkpointed=head, gradient_elements=20),
+        ),
+        batch=Line(sample_bytes=2),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raysweep import sweep_file
+from raysweep.errors import ConfigError
 from raysweep.estimate.facts import with_facts
 from raysweep.plan import SweepPlan, make_plan
 from raysweep.results.export import read_selection
@@ -16,7 +17,8 @@ from raysweep.results.select import Selection
 from raysweep.results.store import load_trials
 from raysweep.search import sweep_run
 from raysweep.search.observer import Observer
-from raysweep.search.sweep_run import SweepResult
+from raysweep.search.pruning import Pruning
+from raysweep.search.sweep_result import SweepResult
 from raysweep.sweep_file import Sweep
 from raysweep.trial import Measurement
 
@@ -56,6 +58,9 @@ def run_sweep(
     retry_failed: bool = False,
     overwrite: bool = False,
     check: bool = True,
+    force: bool = False,
+    audit_share: float = 0.0,
+    calibrates: bool = True,
 ) -> SweepResult:
     """Search, confirm and export.
 
@@ -67,10 +72,15 @@ def run_sweep(
         retry_failed: and launch again what failed in it.
         overwrite: remove what an earlier run left.
         check: look the nodes over first.
+        force: launch also what is predicted not to fit in memory.
+        audit_share: share of what is predicted not to fit, 0 to 1, that is launched after the search to see.
+        calibrates: use what earlier sweeps showed of predicted memory, in a guided search.
 
     Raises:
         RaysweepError: what the command line ends with; see docs/results.md for its kinds.
     """
+    if not 0 <= audit_share <= 1:
+        raise ConfigError(key="audit_share", value=audit_share, rule="is a share, from 0 to 1", nearest="0.05")
     return sweep_run.run_sweep(
         sweep,
         observer=_Trials(on_trial),
@@ -79,6 +89,7 @@ def run_sweep(
         retry_failed=retry_failed,
         overwrite=overwrite,
         check=check,
+        pruning=Pruning(force=force, audit_share=audit_share, calibrates=calibrates),
     )
 
 

@@ -140,6 +140,9 @@ def run(
     audit: Annotated[
         float, typer.Option(parser=parse_share, metavar="SHARE", help="Launch a share of the pruned, e.g. 5%.")
     ] = 0.0,
+    calibration: Annotated[
+        bool, typer.Option("--calibration/--no-calibration", help="Use what earlier sweeps showed of predicted memory.")
+    ] = True,
 ) -> None:
     """Search, confirm the best in fresh worker groups, and export the winner.
 
@@ -159,7 +162,17 @@ def run(
     from raysweep.cli import run as verb
 
     earlier: dict[str, bool] = {"resume": resume, "retry_failed": bool(retry), "overwrite": overwrite}
-    verb.run(read, address=address, yes=yes, check=check, serve=serve, force=force, audit_share=audit, **earlier)
+    verb.run(
+        read,
+        address=address,
+        yes=yes,
+        check=check,
+        serve=serve,
+        force=force,
+        audit_share=audit,
+        calibrates=calibration,
+        **earlier,
+    )
 
 
 @app.command()

@@ -39,20 +39,17 @@ def explain(path: str, *, candidate_id: str, as_json: bool) -> None:
     sweep = with_facts(load_sweep(path), note=tell_terminal)
     candidate = _named(candidate_id, legal_candidates(sweep))
     traces = trace_with_bar(sweep, [candidate])
+    world_size = sweep.workload.of(candidate).world_size
     closed = _closed_form(sweep, candidate)
     estimate = traces.estimates.get(candidate_id, closed)
     if estimate is None:
         raise ConfigError(key="--candidate", value=candidate_id, rule="; ".join(traces.notes))
     ranks = traces.ranks.get(candidate_id, ())
     if as_json:
-        typer.echo(
-            json.dumps(
-                _as_dict(candidate, estimate, closed, ranks, traces, world_size=sweep.workload.world_size), indent=2
-            )
-        )
+        typer.echo(json.dumps(_as_dict(candidate, estimate, closed, ranks, traces, world_size=world_size), indent=2))
         return
     budget_bytes = memory_budget_bytes(sweep, device_memory_bytes=None)
-    typer.echo(_rendered(candidate, estimate, closed, ranks, budget_bytes, world_size=sweep.workload.world_size))
+    typer.echo(_rendered(candidate, estimate, closed, ranks, budget_bytes, world_size=world_size))
     for note in traces.notes:
         typer.echo(f"Note: {note}")
 
@@ -69,8 +66,9 @@ def _named(candidate_id: str, candidates: Sequence[Candidate]) -> Candidate:
 def _closed_form(sweep: Sweep, candidate: Candidate) -> MemoryEstimate | None:
     if sweep.workload.shape is None:
         return None
-    config = render(candidate, workload=sweep.workload, base=sweep.base_ds_config)
-    return estimate_memory(candidate, sweep.workload, ZeroSettings.from_ds_config(config))
+    workload = sweep.workload.of(candidate)
+    config = render(candidate, workload=workload, base=sweep.base_ds_config)
+    return estimate_memory(candidate, workload, ZeroSettings.from_ds_config(config))
 
 
 def _as_dict(

@@ -94,8 +94,9 @@ def _row_as_dict(plan: SweepPlan, row: PlanRow) -> dict[str, Any]:
 
 def render_plan(sweep: Sweep, plan: SweepPlan) -> str:
     """The plan as text for people."""
+    workers = ", ".join(str(size) for size in _world_sizes(sweep, plan))
     lines = [
-        f"{sweep.file.name}: {len(plan.rows)} candidates on {sweep.workload.world_size} workers, "
+        f"{sweep.file.name}: {len(plan.rows)} candidates on {workers} workers, "
         f"budget {format_bytes(plan.memory_budget_bytes) if plan.memory_budget_bytes else 'auto'} a worker",
         "",
     ]
@@ -121,6 +122,11 @@ def render_plan(sweep: Sweep, plan: SweepPlan) -> str:
         *[f"Note: {note}" for note in plan.notes],
     ]
     return "\n".join(lines)
+
+
+def _world_sizes(sweep: Sweep, plan: SweepPlan) -> list[int]:
+    """Numbers of workers that candidates have."""
+    return sorted({part.family.program.world_size or sweep.workload.world_size for part in plan.rows.parts})
 
 
 def _summary(plan: SweepPlan) -> str:

@@ -75,20 +75,22 @@ def _traced(results: str, contents: JournalContents, scale: Scale) -> tuple[dict
 
 def _rendered(contents: JournalContents, scale: Scale, predictions: Sequence[Prediction]) -> str:
     start = contents.sweep
-    measured = len({each.candidate_id for each in contents.measurements if each.figures})
+    measured = {each.candidate_id for each in contents.measurements if each.figures}
+    sizes = [row.world_size for row in start.plan_rows if row.candidate.candidate_id in measured]
+    of_size = "These are predictions all the same." if scale.world_size in sizes else "Nothing was run at this size."
     over = f", links of {scale.link_bytes_per_s / 1e9:.3g} GB/s" if scale.link_bytes_per_s else ""
     header = (
         "candidate", "samples/s, predicted", "band (two standard deviations)", "efficiency", "peak, predicted", "fits"
     )  # fmt: skip
     return "\n".join(
         [
-            f"PREDICTION for {scale.world_size} workers{over}, from {measured} candidates measured at "
-            f"{start.workload.world_size}. Nothing was run at this size.",
+            f"PREDICTION for {scale.world_size} workers{over}, from {len(measured)} candidates measured at "
+            f"{' and '.join(map(str, sorted(set(sizes))))}. {of_size}",
             "",
             aligned(header, [_cells(each) for each in predictions[:SHOWN]]),
             *([f"... and {len(predictions) - SHOWN} more (--json)"] if len(predictions) > SHOWN else []),
             "",
-            f"efficiency: samples/s a worker, over the fastest measured at {start.workload.world_size} workers.",
+            f"efficiency: samples/s a worker, over the fastest measured at {max(sizes)} workers.",
         ]
     )
 

@@ -13,9 +13,11 @@ from raysweep.page.facts import ReportFacts, StepExplainer, gather
 from raysweep.page.html import html_report, waiting_page
 from raysweep.page.live_server import LiveServer, parse_address
 from raysweep.page.markdown import markdown_report
-from raysweep.results.journal import read_journal
+from raysweep.results.journal import JournalContents, read_journal
 from raysweep.results.paths import ResultsPaths
+from raysweep.scale_forecast import ScaleForecast
 from raysweep.search.explain_steps import explain_steps
+from raysweep.search.foretell import foretell_scales
 
 FORMS: dict[str, Callable[[ReportFacts], str]] = {"html": html_report, "md": markdown_report, "csv": csv_table}
 """Ending of the file -> what gives its text."""
@@ -29,7 +31,7 @@ def report(results: str, *, form: str, output: str | None) -> None:
         ConfigError: for a results URI.
         RaysweepError: when no sweep has written there.
     """
-    text = FORMS[form](load_facts(results, explain=explain_steps))
+    text = FORMS[form](load_facts(results, explain=explain_steps, foretell=foretell_scales))
     if output == STANDARD_OUTPUT:
         typer.echo(text, nl=False)
         return
@@ -63,8 +65,13 @@ def live_server(results: str, *, address: str) -> LiveServer:
     return LiveServer(page=page, version=version, host=host, port=port)
 
 
-def load_facts(results: str, *, explain: StepExplainer | None = None) -> ReportFacts:
-    """The facts of a results folder; `explain` as in `raysweep.page.facts.gather`.
+def load_facts(
+    results: str,
+    *,
+    explain: StepExplainer | None = None,
+    foretell: Callable[[JournalContents], ScaleForecast | None] | None = None,
+) -> ReportFacts:
+    """The facts of a results folder; `explain` and `foretell` as in `raysweep.page.facts.gather`.
 
     Raises:
         ConfigError: for a results URI.
@@ -79,5 +86,9 @@ def load_facts(results: str, *, explain: StepExplainer | None = None) -> ReportF
     paths = ResultsPaths(results)
     sweep_file = paths.sweep_file.read_text(encoding="utf-8") if paths.sweep_file.is_file() else ""
     return gather(
-        read_journal(paths.journal), name=Path(results).resolve().name, sweep_file=sweep_file, explain=explain
+        read_journal(paths.journal),
+        name=Path(results).resolve().name,
+        sweep_file=sweep_file,
+        explain=explain,
+        foretell=foretell,
     )

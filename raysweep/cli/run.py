@@ -18,10 +18,13 @@ from raysweep.page.live_server import is_loopback, parse_address
 from raysweep.plan import make_plan
 from raysweep.results.paths import local_folder
 from raysweep.results.payback import payback
+from raysweep.results.records import TrialRecord
+from raysweep.results.scaling import render_scaling
 from raysweep.results.side_by_side import render_side_by_side
 from raysweep.results.worth import format_value
 from raysweep.search.pruning import Pruning
-from raysweep.search.sweep_run import SweepResult, run_sweep
+from raysweep.search.sweep_result import SweepResult
+from raysweep.search.sweep_run import run_sweep
 from raysweep.sweep_file import Sweep
 from raysweep.units import format_bytes, format_seconds
 
@@ -42,6 +45,7 @@ def run(
     serve: str | None = None,
     force: bool = False,
     audit_share: float = 0.0,
+    calibrates: bool = True,
 ) -> None:
     """Run a sweep; `serve` is the [HOST:]PORT of its live report.
 
@@ -64,7 +68,7 @@ def run(
             retry_failed=retry_failed,
             overwrite=overwrite,
             check=check,
-            pruning=Pruning(force=force, audit_share=audit_share, tracer=trace_with_bar),
+            pruning=Pruning(force=force, audit_share=audit_share, tracer=trace_with_bar, calibrates=calibrates),
         )
     typer.echo(summary(result))
     if not result.selection.confirmed:
@@ -98,6 +102,7 @@ def summary(result: SweepResult) -> str:
     if selection.samples_per_s_low is not None and selection.samples_per_s_high is not None:
         interval = f" (95 % interval {selection.samples_per_s_low:.2f} to {selection.samples_per_s_high:.2f})"
     winner = next(record for record in result.records if record.candidate_id == selection.winner)
+    most_workers = max(record.world_size for record in result.records)
     state = "confirmed" if selection.confirmed else "NOT confirmed"
     lines = [
         "",
@@ -106,6 +111,8 @@ def summary(result: SweepResult) -> str:
         f"micro-batch {winner.micro_batch_size_per_gpu}, accumulation {winner.gradient_accumulation_steps}",
         f"  peak {format_bytes(winner.peak_memory_bytes)} of {format_bytes(winner.memory_budget_bytes)} a worker",
     ]
+    if winner.world_size != most_workers or winner.attn_implementation or winner.torch_compile:
+        lines.append("  " + ", ".join(_program(winner)))
     if winner.deepspeed != "{}":
         lines.append("  " + ", ".join(f"{key} {value}" for key, value in json.loads(winner.deepspeed).items()))
     if selection.objective.goal is not Goal.SAMPLES_PER_S and selection.value is not None:
@@ -122,11 +129,23 @@ def summary(result: SweepResult) -> str:
     comparison = render_side_by_side(result.records)
     if comparison:
         lines += ["", comparison, ""]
+    scaling = render_scaling(result.records)
+    if scaling:
+        lines += [scaling, ""]
     paid_back = payback(result.records, winner=selection.winner, wall_s=result.wall_s)
     lines += [
         *filter(None, [paid_back]),
         f"Spent: {result.launches} launches in {result.group_starts} worker groups, {format_seconds(result.wall_s)}, "
-        f"{result.wall_s * winner.world_size / 3600:.2f} worker-hours; the search ended because {result.stop_reason}",
+        f"{result.wall_s * most_workers / 3600:.2f} worker-hours; the search ended because {result.stop_reason}",
         f"Files: {result.folder}/best/ds_config.json, {result.folder}/trials.parquet; raysweep show {result.folder}",
     ]
     return "\n".join(lines)
+
+
+def _program(winner: TrialRecord) -> list[str]:
+    """What the winner has of further axes that are no DeepSpeed keys."""
+    return [
+        f"{winner.world_size} workers",
+        *([f"{winner.attn_implementation} attention"] if winner.attn_implementation else []),
+        *(["blocks compiled by torch.compile"] if winner.torch_compile else []),
+    ]

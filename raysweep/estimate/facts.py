@@ -11,6 +11,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
+from raysweep.activations import ActivationProfile
 from raysweep.errors import ConfigError
 from raysweep.estimate.facts_cache import FactsCache
 from raysweep.model_facts import ModelFacts, check_text, describe, shape_of
@@ -61,8 +62,23 @@ def with_facts(sweep: Sweep, *, note: Callable[[str], None]) -> Sweep:
     if not facts.block_lists and any(space.activation_checkpoint_interval):
         space = replace(space, activation_checkpoint_interval=(0,))
         notes.append("activation checkpoint axis disabled: no blocks found (model.block_lists names them)")
-    workload = replace(sweep.workload, shape=shape_of(facts))
-    return replace(sweep, workload=workload, space=space, notes=tuple(notes))
+    by_attention, lacks = _by_attention(sweep, note=note)
+    shape = replace(shape_of(facts), activations_by_attention=by_attention)
+    workload = replace(sweep.workload, shape=shape)
+    return replace(sweep, workload=workload, space=space, notes=(*notes, *lacks))
+
+
+def _by_attention(sweep: Sweep, *, note: Callable[[str], None]) -> tuple[dict[str, ActivationProfile], list[str]]:
+    """Activations with each attention on the axis, as far as they can be measured, and a sentence for each other."""
+    found, lacks = {}, []
+    for attention in dict.fromkeys(each for each in sweep.space.attn_implementation if each is not None):
+        section = {**sweep.workload.model, "attn_implementation": attention}
+        facts = facts_of(section, note=note, workload=replace(sweep.workload, model=section))
+        if facts is not None and facts.activations is not None:
+            found[attention] = facts.activations
+        elif facts is not None:
+            lacks.append(f"{attention} attention: {_about_activations(facts)}")
+    return found, lacks
 
 
 def _about_activations(facts: ModelFacts) -> str:

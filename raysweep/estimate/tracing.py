@@ -58,7 +58,9 @@ def trace_sweep(sweep: Sweep, candidates: Iterable[Candidate], *, progress: Prog
     kind = sweep.workload.model["kind"]
     if kind in LOOP_KINDS:
         return Traces(notes=(f"not traced: a model of kind {kind} builds its engine in a loop of its own",))
-    wanted = list(candidates)
+    wanted = [each for each in candidates if not each.torch_compile]
+    if not wanted:
+        return Traces(notes=("not traced: what compiled blocks keep is the compiler's choice",))
     tracing = _Tracing(sweep, wanted, progress)
     try:
         with TraceServer(processes=_cores(), environment=sweep.workload.environment) as server:
@@ -84,8 +86,9 @@ def trace_job(sweep: Sweep, candidate: Candidate, *, rank: int) -> TraceJob:
     accumulation = min(candidate.gradient_accumulation_steps, TRACED_ACCUMULATION)
     traced = replace(candidate, gradient_accumulation_steps=accumulation)
     needs_third_step = traced.zero_stage == 3 and accumulation == 1
-    config = render(traced, workload=sweep.workload, base=sweep.base_ds_config)
-    workload = replace(sweep.workload, shape=None, environment={}, global_batch_size=None)
+    own = sweep.workload.of(traced)
+    config = render(traced, workload=own, base=sweep.base_ds_config)
+    workload = replace(own, shape=None, environment={}, global_batch_size=None)
     request = LaunchRequest(
         candidate=traced,
         workload=workload,
@@ -170,7 +173,7 @@ class _Tracing:
         return Traces(estimates=estimates, ranks=ranks, notes=self._notes(len(estimates)))
 
     def _settings(self, candidate: Candidate) -> ZeroSettings:
-        config = render(candidate, workload=self._sweep.workload, base=self._sweep.base_ds_config)
+        config = render(candidate, workload=self._sweep.workload.of(candidate), base=self._sweep.base_ds_config)
         return ZeroSettings.from_ds_config(config)
 
     def _offloads_at_stage_3(self, candidate: Candidate) -> bool:
@@ -180,7 +183,7 @@ class _Tracing:
 
     def _on_device(self, candidate: Candidate, terms: Terms) -> tuple[Terms, int]:
         """The terms less what is offloaded to the host, and that."""
-        workload = self._sweep.workload
+        workload = self._sweep.workload.of(candidate)
         settings = self._settings(candidate)
         if workload.shape is None or not settings.optimizer_on_host:
             return terms, 0

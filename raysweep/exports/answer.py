@@ -84,7 +84,7 @@ def _answer(
     launch: Measurement,
     world_size: int,
 ) -> Answer:
-    ds_config = render(candidate, workload=sweep.workload, base=sweep.base_ds_config)
+    ds_config = render(candidate, workload=sweep.workload.of(candidate), base=sweep.base_ds_config)
     assert sha256_of(ds_config) == launch.ds_config_sha256, "what is exported is what was measured"
     assert launch.figures is not None, "completed"
     learning_rate = ds_config["optimizer"].get("params", {}).get("lr")
@@ -93,7 +93,7 @@ def _answer(
         record=record,
         selection=selection,
         sweep=sweep,
-        workload=replace(sweep.workload, world_size=world_size),
+        workload=replace(sweep.workload.of(candidate), world_size=world_size),
         ds_config=ds_config,
         device=" ".join(launch.figures.device.split()),
         placement=place(world_size, measured_nodes=launch.nodes or launch.figures.nodes),

@@ -11,6 +11,7 @@ from raysweep.exports.deepspeed_files import CONFIG
 from raysweep.exports.provenance import comment
 from raysweep.exports.ray_files import READ_BY_THE_SCRIPT, SCRIPT, ray_files
 from raysweep.exports.text_templates import fill
+from raysweep.model_schema import LOOP_KINDS
 from raysweep.readable_yaml import ReadableDumper
 
 NAME = "raysweep-train"
@@ -43,12 +44,14 @@ def config_map(answer: Answer) -> dict[str, Any]:
 
 def ray_job(answer: Answer) -> dict[str, Any]:
     """The RayJob (ray.io/v1): a pod a node, which holds that node's workers."""
+    # A Trainer or loop of the user's own knows itself how long it trains.
+    steps = "" if answer.workload.model["kind"] in LOOP_KINDS else " --steps 1000"
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
         "metadata": {"name": NAME, "labels": _labels(answer)},
         "spec": {
-            "entrypoint": f"python {FOLDER}/{SCRIPT} --address auto --steps 1000",
+            "entrypoint": f"python {FOLDER}/{SCRIPT} --address auto{steps}",
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": 600,
             # A training that failed is not started anew from its beginning.

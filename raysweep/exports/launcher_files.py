@@ -5,6 +5,7 @@ from __future__ import annotations
 from raysweep.exports.answer import Answer
 from raysweep.exports.deepspeed_files import CONFIG, companions, ds_config_json
 from raysweep.exports.text_templates import fill
+from raysweep.model_schema import LOOP_KINDS
 
 SCRIPT = "train_deepspeed.py"
 CPU_CORES_WHERE_NONE_ARE_GIVEN = 1
@@ -36,9 +37,15 @@ def slurm_files(answer: Answer) -> dict[str, str]:
 
 
 def _training(answer: Answer) -> dict[str, str]:
+    """A loop of the user's own is called by a script, which fills in the config; else a plain loop trains the model."""
+    model = answer.workload.model
+    kind = model["kind"]
+    if kind in LOOP_KINDS:
+        script = {SCRIPT: fill("train_own_loop.py.j2", answer, kind=kind, function=model[kind])}
+    else:
+        script = {SCRIPT: fill("train_deepspeed.py.j2", answer), "model.py": fill("model.py.j2", answer)}
     return {
-        SCRIPT: fill("train_deepspeed.py.j2", answer),
-        "model.py": fill("model.py.j2", answer),
+        **script,
         CONFIG: ds_config_json(answer),
         **companions(answer),
     }

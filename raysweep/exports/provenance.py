@@ -48,6 +48,8 @@ def provenance(answer: Answer) -> dict[str, Any]:
             "activation_checkpoint_interval": candidate.activation_checkpoint_interval,
             "micro_batch_size_per_gpu": candidate.micro_batch_size_per_gpu,
             "gradient_accumulation_steps": candidate.gradient_accumulation_steps,
+            "attn_implementation": candidate.attn_implementation,
+            "torch_compile": candidate.torch_compile,
             "deepspeed": dict(candidate.deepspeed),
         },
         "figures": {

@@ -90,9 +90,9 @@ class Broker:
         self._state.cannot_start = self._state.cannot_start or reason
         await self._notify()
 
-    async def has_given_up(self) -> bool:
-        """Whether the sweep has been told that no group can start."""
-        return bool(self._state.cannot_start)
+    async def workers_wanted(self) -> int | None:
+        """See `BrokerState.workers_wanted`."""
+        return self._state.workers_wanted()
 
     async def overdue_pids(self, node_id: str) -> list[int]:
         """See `BrokerState.overdue_pids`."""

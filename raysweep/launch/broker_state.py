@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from raysweep.clock import utc_now
-from raysweep.launch.group_job import Group, Job
+from raysweep.launch.group_job import Group, Job, kind_of, was_told_to_leave
 from raysweep.outcome import DEADLINE_PASSED, PROCESS_DIED, is_collateral
 from raysweep.serde import from_dict, to_dict
 from raysweep.trial import GroupEnd, RankFailure
@@ -42,7 +42,7 @@ class BrokerState:
     """
 
     def __init__(self, *, world_size: int, start_timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.world_size = world_size
+        self.world_size = world_size  # of the group that is wanted: it is the newest candidate's
         self.start_timeout_s = start_timeout_s
         self.clock = clock
         self.group: Group | None = None
@@ -57,6 +57,7 @@ class BrokerState:
         self.began_at = clock()
         self.heard_of: dict[int, RankFailure] = {}
         """Deaths in a group that this broker never knew."""
+        self._sizes: dict[str, int] = {}  # generation -> workers
         self._sequence = 0
         self._awaits_death = False  # the broker ended a group whose death Ray has not reported yet
 
@@ -64,6 +65,9 @@ class BrokerState:
 
     def register(self, generation: str, rank: int, facts: Mapping[str, Any]) -> None:
         """A rank of a generation is up. The first rank of a new generation tells that the former one is gone."""
+        self._sizes[generation] = facts.get("world_size", self.world_size)
+        if self._is_resized(generation):
+            self.ended_generations.add(generation)
         if generation in self.ended_generations:
             return
         if self.group is not None and self.group.generation != generation:
@@ -79,7 +83,9 @@ class BrokerState:
         """Work for a rank, an order to leave, or None where it has to wait."""
         group = self.group
         if group is None or group.generation != generation or self.closing:
-            return {"do": "leave", "final": bool(self.closing), "reason": self.closing or "the group was ended"}
+            # A group of another size cannot be the one that Ray Train restarts: its run ends, and a new run begins.
+            final = bool(self.closing) or self._is_resized(generation)
+            return {"do": "leave", "final": final, "reason": self.closing or "the group was ended"}
         job = self.job
         if job is not None and job.generation == generation:
             if rank in job.taken or job.finished:
@@ -92,6 +98,9 @@ class BrokerState:
             return None
         self._hand_out(job, group)
         return self.ask(generation, rank)
+
+    def _is_resized(self, generation: str) -> bool:
+        return self._sizes.get(generation, self.world_size) != self.world_size
 
     def _hand_out(self, job: Job, group: Group) -> None:
         group.handed_out += 1
@@ -139,22 +148,22 @@ class BrokerState:
         if group is None or len(group.ranks) < self.world_size:
             self._count_start_failure(failures)
         if group is None:
-            self.heard_of |= {rank: failure for rank, failure in failures.items() if not _was_told_to_leave(failure)}
+            self.heard_of |= {rank: failure for rank, failure in failures.items() if not was_told_to_leave(failure)}
             return
         if job is not None and job.generation == group.generation and not job.finished:
             for rank, failure in failures.items():
                 job.failures.setdefault(rank, self._with_place(job, rank, failure))
         first = min(failures)
-        self.end_group(f"rank {first} died: {_kind_of(failures[first])}")
+        self.end_group(f"rank {first} died: {kind_of(failures[first])}")
         self._awaits_death = False
 
     def _count_start_failure(self, failures: Mapping[int, RankFailure]) -> None:
-        if all(_was_told_to_leave(failure) for failure in failures.values()):
+        if all(was_told_to_leave(failure) for failure in failures.values()):
             return  # by a broker that did not know the group
         self.start_failures += 1
         if self.start_failures >= START_FAILURES_ALLOWED:
             first = failures[min(failures)]
-            self.cannot_start = f"rank {first.rank}: {_kind_of(first)}: {first.message}"
+            self.cannot_start = f"rank {first.rank}: {kind_of(first)}: {first.message}"
 
     def _with_place(self, job: Job, rank: int, failure: RankFailure) -> RankFailure:
         """Ray's report of a dead process, with its node and log, and as a passed deadline where that explains it."""
@@ -205,8 +214,13 @@ class BrokerState:
         """
         if self.job is not None and not self.job.finished:
             self.end_group("the trial that waited for its candidate is gone")
-        if self.group is not None and self.group.handed_out and self.group.key != group_key:
+        is_used = self.group is not None and self.group.handed_out > 0
+        if self.group is not None and is_used and self.group.key != group_key:
             self.end_group("the next candidate cannot share its process")
+        workers = request.get("workload", {}).get("world_size", self.world_size)
+        if workers != self.world_size:
+            self.end_group(f"the next candidate has {workers} workers")
+            self.world_size = workers
         self._sequence += 1
         self.job = Job(
             sequence=self._sequence,
@@ -225,7 +239,7 @@ class BrokerState:
         waited_s = 0.0 if job.first_failure_at is None else self.clock() - job.first_failure_at
         wait_s = CAUSE_WAIT_S if all(is_collateral(each) for each in job.failures.values()) else COLLATERAL_WAIT_S
         if not job.finished and waited_s > wait_s:
-            self.end_group(f"rank {min(job.failures)} failed: {_kind_of(job.failures[min(job.failures)])}")
+            self.end_group(f"rank {min(job.failures)} failed: {kind_of(job.failures[min(job.failures)])}")
         if not job.finished:
             self._check_start(job)
             return {"cannot_start": self.cannot_start} if self.cannot_start else None
@@ -272,6 +286,10 @@ class BrokerState:
             return float("-inf")
         return self.clock() - job.handed_out_at - job.deadline_s
 
+    def workers_wanted(self) -> int | None:
+        """Workers of the next group; None where no group is wanted any more."""
+        return None if self.closing or self.cannot_start else self.world_size
+
     def overdue_pids(self, node_id: str) -> list[int]:
         """Processes on a node that are past deadline and grace without an answer, or were told long ago to leave."""
         overdue = [facts for ended_at, facts in self.told_to_leave if self.clock() - ended_at > REAPER_GRACE_S]
@@ -279,11 +297,3 @@ class BrokerState:
         if job is not None and not job.finished and self.seconds_past_deadline(job) >= REAPER_GRACE_S:
             overdue += [facts for rank, facts in job.ranks.items() if rank not in job.reports]
         return [int(facts["pid"]) for facts in overdue if facts["node_id"] == node_id]
-
-
-def _was_told_to_leave(failure: RankFailure) -> bool:
-    return _kind_of(failure) == "GroupLeaves"
-
-
-def _kind_of(failure: RankFailure) -> str:
-    return failure.type_names[0].rpartition(".")[2] if failure.type_names else "unknown error"

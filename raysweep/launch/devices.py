@@ -55,3 +55,12 @@ def _tried(precision: str, place: str) -> str:
     except RuntimeError as error:
         return f"precision {precision} is not supported on {name}: {error}"
     return ""
+
+
+def device_kind(device: str) -> str:
+    """`cpu`, or the accelerators of the cluster as Ray calls them; `cuda` where it does not know them."""
+    if device == "cpu":
+        return device
+    prefix = "accelerator_type:"
+    resources = {name for node in ray.nodes() if node["Alive"] for name in node["Resources"]}
+    return "+".join(sorted(name.removeprefix(prefix) for name in resources if name.startswith(prefix))) or device

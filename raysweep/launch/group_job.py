@@ -42,3 +42,13 @@ class Job:
     failures: dict[int, RankFailure] = field(default_factory=dict)
     ranks: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     finished: bool = False
+
+
+def was_told_to_leave(failure: RankFailure) -> bool:
+    """Whether a rank ended because the broker asked for it."""
+    return kind_of(failure) == "GroupLeaves"
+
+
+def kind_of(failure: RankFailure) -> str:
+    """The class of a rank's error, without its module."""
+    return failure.type_names[0].rpartition(".")[2] if failure.type_names else "unknown error"

@@ -43,6 +43,7 @@ class GroupSpec:
 
     sweep_id: str
     world_size: int
+    """Workers of the first group; later ones have those of their candidates."""
     resources_per_worker: dict[str, float]
     placement: str
     device: str
@@ -98,23 +99,21 @@ class TrainHost:
     """Actor class around one Ray Train run: to kill it is to end the run and all of its workers, whatever they do."""
 
     def run(self, spec: GroupSpec) -> None:
-        """Keep a worker group alive until it is told to leave for good."""
+        """Keep a worker group alive until it is told to leave for good, at the size that the broker wants."""
         set_train_variables(start_timeout_s=spec.start_timeout_s)
-        while True:
+        while (workers := call(find_broker(spec.sweep_id), "workers_wanted")) is not None:
             try:
-                _trainer(spec, NodeFolder(spec.sweep_id).temporary()).fit()
+                _trainer(spec, NodeFolder(spec.sweep_id).temporary(), workers=workers).fit()
             except WorkerGroupError:
                 # Only where a group has nodes of its own: its next run asks for them anew. Who died of what is known.
-                if call(find_broker(spec.sweep_id), "has_given_up"):
-                    return
+                continue
             except ray.exceptions.RayActorError as error:  # Ray Train's controller died, and its workers with it
                 DeathReporter(spec.sweep_id).after_exception(None, {0: error})
             except Exception as error:  # e.g. a port that another process took meanwhile
                 DeathReporter(spec.sweep_id).after_exception(None, {0: error})
-                if call(find_broker(spec.sweep_id), "has_given_up"):
-                    return
             else:
-                return
+                if call(find_broker(spec.sweep_id), "workers_wanted") is not None:  # a group of another size comes next
+                    ask_each(find_reapers(spec.sweep_id), "end_workers")
 
 
 class WarmGroup:
@@ -176,7 +175,7 @@ def _label_of(nodes: Collection[str]) -> dict[str, str] | None:
         )  # the broker counts the time, and the driver ends this process with the sweep
 
 
-def _trainer(spec: GroupSpec, storage: str) -> TorchTrainer:
+def _trainer(spec: GroupSpec, storage: str, *, workers: int) -> TorchTrainer:
     return TorchTrainer(
         serve,
         train_loop_config={
@@ -189,7 +188,7 @@ def _trainer(spec: GroupSpec, storage: str) -> TorchTrainer:
             backend="cpu:gloo,cuda:nccl" if spec.device == "cuda" else "gloo", timeout_s=COLLECTIVE_TIMEOUT_S
         ),
         scaling_config=ScalingConfig(
-            num_workers=spec.world_size,
+            num_workers=workers,
             resources_per_worker=spec.resources_per_worker,
             use_gpu=spec.device == "cuda",
             placement_strategy=spec.placement,

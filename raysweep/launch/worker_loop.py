@@ -48,6 +48,7 @@ def serve(config: Mapping[str, Any]) -> None:
     broker = find_broker(config["sweep_id"])
     facts = {
         "pid": os.getpid(),
+        "world_size": process.world_size,
         "node": process.node,
         "node_id": ray.get_runtime_context().get_node_id(),
         "log_path": str(log_path),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -13,6 +13,7 @@ from raysweep.results.records import TrialRecord
 from raysweep.results.report import Cause, failures_by_cause
 from raysweep.results.select import Selection, choose_winner
 from raysweep.results.store import records_from
+from raysweep.scale_forecast import ScaleForecast
 from raysweep.step_shares import StepShares
 from raysweep.trial import Measurement, Phase, SweepStart, TrialStatus
 
@@ -48,6 +49,8 @@ class ReportFacts:
     """Text of the sweep file; empty where there is no copy."""
     steps: StepShares | None = None
     """Where the winner's step goes; None where that is not known."""
+    forecast: ScaleForecast | None = None
+    """What more workers are predicted to give; None where no model could be fitted."""
 
     @property
     def winner(self) -> TrialRecord | None:
@@ -66,9 +69,17 @@ class ReportFacts:
 
 
 def gather(
-    contents: JournalContents, *, name: str, sweep_file: str = "", explain: StepExplainer | None = None
+    contents: JournalContents,
+    *,
+    name: str,
+    sweep_file: str = "",
+    explain: StepExplainer | None = None,
+    foretell: Callable[[JournalContents], ScaleForecast | None] | None = None,
 ) -> ReportFacts:
-    """The facts of a journal's latest sweep; `explain` says where the winner's step goes."""
+    """The facts of a journal's latest sweep.
+
+    `explain` says where the winner's step goes, `foretell` what more workers would give; they need numpy.
+    """
     records = records_from(contents)
     measurements = contents.measurements
     selection = choose_winner(
@@ -91,6 +102,7 @@ def gather(
         stop_reason=str((contents.finished or {}).get("reason", "")),
         sweep_file=sweep_file,
         steps=explain(contents, winner=selection.winner) if explain else None,
+        forecast=foretell(contents) if foretell else None,
     )
 
 

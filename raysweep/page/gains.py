@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from raysweep.page.facts import ReportFacts
@@ -27,7 +27,10 @@ class Gain:
 
 
 def gains(facts: ReportFacts) -> list[Gain]:
-    """Against plain data parallelism, stage 3 with every block checkpointed, and the median candidate."""
+    """Against plain data parallelism, stage 3 with every block checkpointed, and the median candidate.
+
+    Of those that have as many workers as the winner.
+    """
     winner = facts.winner
     if winner is None:
         return []
@@ -44,8 +47,8 @@ def gains(facts: ReportFacts) -> list[Gain]:
 
 
 def _against(facts: ReportFacts, winner: TrialRecord, name: str, belongs: Callable[[TrialRecord], bool]) -> Gain:
-    kind = [record for record in facts.records if belongs(record)]
-    measured = [record for record in facts.completed if belongs(record)]
+    kind = [record for record in _peers(facts.records, winner) if belongs(record)]
+    measured = [record for record in _peers(facts.completed, winner) if belongs(record)]
     if not measured:
         why = kind[0].reason if kind else "not in the space"
         return Gain(against=name, candidate_id="", ratio=None, told=f"not measured: {why}")
@@ -58,9 +61,14 @@ def _against(facts: ReportFacts, winner: TrialRecord, name: str, belongs: Callab
 
 
 def _against_median(facts: ReportFacts, winner: TrialRecord) -> Gain:
-    name = f"the median of {len(facts.completed)} measured candidates"
-    ratio = search_rate(winner) / statistics.median(search_rate(record) for record in facts.completed)
+    peers = _peers(facts.completed, winner)
+    name = f"the median of {len(peers)} measured candidates"
+    ratio = search_rate(winner) / statistics.median(search_rate(record) for record in peers)
     return Gain(against=name, candidate_id="", ratio=ratio, told=f"{_percent(ratio)} in the search")
+
+
+def _peers(records: Iterable[TrialRecord], winner: TrialRecord) -> list[TrialRecord]:
+    return [record for record in records if record.world_size == winner.world_size]
 
 
 def _percent(ratio: float) -> str:

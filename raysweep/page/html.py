@@ -17,6 +17,10 @@ from raysweep.page.gains import gains
 from raysweep.page.rows import HEADINGS, NUMERIC, table_rows
 from raysweep.page.speed_map import stage_maps
 from raysweep.page.step_parts import step_parts
+from raysweep.results.scaling import HEADINGS as SCALING_HEADINGS
+from raysweep.results.scaling import MEANING as SCALING_MEANING
+from raysweep.results.scaling import scaling
+from raysweep.scale_forecast import HEADINGS as FORECAST_HEADINGS
 from raysweep.units import format_bytes
 
 ROWS_AT_FIRST = 300
@@ -93,6 +97,10 @@ def _charts(facts: ReportFacts) -> dict[str, Any]:
         "step_time_error": charts.step_time_error(facts),
         "step_parts": step_parts(facts),
         "rounds": list(facts.rounds.values()),
+        "scaling": scaling(facts.records),
+        "scaling_headings": SCALING_HEADINGS,
+        "scaling_meaning": SCALING_MEANING,
+        "forecast_headings": FORECAST_HEADINGS,
     }
 
 

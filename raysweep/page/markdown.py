@@ -9,6 +9,10 @@ from raysweep.page.facts import ReportFacts
 from raysweep.page.gains import gains
 from raysweep.page.rows import HEADINGS, NUMERIC, table_rows
 from raysweep.page.step_parts import step_parts
+from raysweep.results.scaling import HEADINGS as SCALING_HEADINGS
+from raysweep.results.scaling import MEANING as SCALING_MEANING
+from raysweep.results.scaling import scaling
+from raysweep.scale_forecast import HEADINGS as FORECAST_HEADINGS
 
 _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#~"})
 
@@ -21,6 +25,7 @@ def markdown_report(facts: ReportFacts) -> str:
         *_answer(facts),
         *_causes(facts),
         *_step(facts),
+        *_scaling(facts),
         "## Every candidate",
         _table(HEADINGS, ([cell.text for cell in row.cells] for row in table_rows(facts))),
         "## Where this comes from",
@@ -66,6 +71,18 @@ def _step(facts: ReportFacts) -> list[str]:
         return []
     rows = ([part.kind, part.milliseconds, part.percent] for part in found.parts)
     return ["## Where the winner's step goes", plain(found.told), _table(("part", "ms", "%"), rows)]
+
+
+def _scaling(facts: ReportFacts) -> list[str]:
+    points, forecast = scaling(facts.records), facts.forecast
+    parts = []
+    if points:
+        parts += ["## By the number of workers", plain(f"Measured. {SCALING_MEANING}.")]
+        parts += [_table(SCALING_HEADINGS, (point.cells() for point in points))]
+    if forecast:
+        parts += ["## Prediction for more workers", plain(forecast.told())]
+        parts += [_table(FORECAST_HEADINGS, (each.cells() for each in forecast.predictions))]
+    return parts
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

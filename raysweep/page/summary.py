@@ -30,8 +30,9 @@ def model_name(model: Mapping[str, Any]) -> str:
 def conditions(facts: ReportFacts) -> str:
     """Workers, device, precision and sequence length."""
     workload = facts.sweep.workload
+    workers = ", ".join(str(size) for size in sorted({record.world_size for record in facts.records}))
     return (
-        f"{workload.world_size} workers on {device(facts)}, {workload.precision}, "
+        f"{workers or workload.world_size} workers on {device(facts)}, {workload.precision}, "
         f"{workload.tokens_per_sample} tokens a sample"
     )
 

@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from raysweep.budget import CONFIRM_ROUNDS
+from raysweep.candidate import Candidate
 from raysweep.results.paths import ResultsPaths
 from raysweep.results.records import TrialRecord
 from raysweep.results.select import Selection
@@ -34,8 +35,7 @@ class BestCandidate:
     """As rendered for the workers."""
     ds_config_sha256: str
     """As recorded when it was measured."""
-    deepspeed: Mapping[str, Any] = field(default_factory=dict)
-    """The candidate's further axes: DeepSpeed keys by dotted path."""
+    candidate: Candidate
     exported_at: str
     """UTC, ISO 8601."""
 
@@ -105,9 +105,11 @@ def _summary(best: BestCandidate) -> dict[str, Any]:
             "activation_checkpoint_interval": record.activation_checkpoint_interval,
             "micro_batch_size_per_gpu": record.micro_batch_size_per_gpu,
             "gradient_accumulation_steps": record.gradient_accumulation_steps,
+            "attn_implementation": best.candidate.attn_implementation,
+            "torch_compile": best.candidate.torch_compile,
             "world_size": record.world_size,
             "global_batch_size": record.global_batch_size,
-            "deepspeed": dict(best.deepspeed),
+            "deepspeed": dict(best.candidate.deepspeed),
         },
         "figures": {
             "confirmed": selection.confirmed,
@@ -129,7 +131,7 @@ def _summary(best: BestCandidate) -> dict[str, Any]:
             "exported_at": best.exported_at,
             "versions": dict(best.sweep.versions),
         },
-        "workload": best.sweep.workload.described(),
+        "workload": best.sweep.workload.of(best.candidate).described(),
         "resources_per_worker": dict(best.sweep.resources_per_worker),
     }
 

@@ -19,13 +19,13 @@ def payback(records: Iterable[TrialRecord], *, winner: str, wall_s: float) -> st
     paid for itself once the difference is what the search took: T = wall / (1 - rate_other / rate_winner).
 
     Args:
-        records: of the sweep; compared by their rates in the search.
+        records: of the sweep; compared by their rates in the search, and only those with as many workers.
         winner: its candidate id.
         wall_s: what the sweep took.
     """
     completed = {each.candidate_id: each for each in records if each.status is TrialStatus.COMPLETED}
     best = completed[winner]
-    others = [each for each in completed.values() if each.candidate_id != winner]
+    others = [each for each in completed.values() if each.candidate_id != winner and each.world_size == best.world_size]
     default = [each for each in others if each.zero_stage == STAGE_BY_DEFAULT]
     other = max(default or others, key=_rate, default=None)
     if other is None or _rate(other) >= _rate(best):

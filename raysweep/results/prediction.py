@@ -33,10 +33,11 @@ def render_prediction(records: Iterable[TrialRecord]) -> str:
         f"largest {max(errors):.2%}"
     )
     found = calibrate(pairs)
-    return f"{text}; {_described(found)}" if found.coverage >= 0.5 else text
+    return f"{text}; {described(found)}" if found.coverage >= 0.5 else text
 
 
-def _described(found: Calibration) -> str:
+def described(found: Calibration) -> str:
+    """A calibration in words."""
     constant = ""
     if abs(found.constant_bytes) >= WORTH_A_CONSTANT_BYTES:
         sign = "+" if found.constant_bytes > 0 else "-"

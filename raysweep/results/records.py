@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raysweep.candidate import Candidate
@@ -36,6 +36,9 @@ class TrialRecord:
     gradient_accumulation_steps: int
     deepspeed: str = "{}"
     """JSON: the candidate's further axes, DeepSpeed's keys by dotted path -> value."""
+    attn_implementation: str | None = None
+    """Of the candidate, where it is an axis."""
+    torch_compile: bool = False
     world_size: int
     global_batch_size: int
     status: TrialStatus
@@ -60,6 +63,8 @@ class TrialRecord:
     loss_at_step_5: float | None = None
     loss_parity: bool | None = None
     """Whether the losses agree with those of the others with this global batch; None where there is no other."""
+    scaling_efficiency: float | None = None
+    """Samples/s a worker of the search, over those of the fastest with the fewest workers; None with one number."""
     peak_memory_bytes: int | None = None
     estimated_memory_bytes: int | None = None
     estimated_peak_terms: str = "{}"
@@ -112,7 +117,21 @@ def derive_records(
         )
         values |= _confirmed_values(confirmed.get(candidate_id), values["reason"])
         records.append(TrialRecord(**values, loss_parity=parity.get(candidate_id)))
-    return records
+    efficiencies = scaling_efficiencies(records)
+    return [replace(each, scaling_efficiency=efficiencies.get(each.candidate_id)) for each in records]
+
+
+def scaling_efficiencies(records: Iterable[TrialRecord]) -> dict[str, float]:
+    """Candidate id -> its samples/s a worker over those of the fastest completed with the fewest workers, both of the
+    search; empty where all have one number of workers.
+    """
+    completed = [each for each in records if each.status is TrialStatus.COMPLETED and each.samples_per_s]
+    each_worker = {each.candidate_id: (each.samples_per_s or 0.0) / each.world_size for each in completed}
+    fewest = min((each.world_size for each in completed), default=0)
+    if all(each.world_size == fewest for each in completed):
+        return {}
+    base = max(each_worker[each.candidate_id] for each in completed if each.world_size == fewest)
+    return {candidate_id: rate / base for candidate_id, rate in each_worker.items()}
 
 
 def standing_launches(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
@@ -143,6 +162,8 @@ def _shared_values(sweep: SweepStart, row: PlanRow) -> dict[str, Any]:
         "micro_batch_size_per_gpu": row.candidate.micro_batch_size_per_gpu,
         "gradient_accumulation_steps": row.candidate.gradient_accumulation_steps,
         "deepspeed": canonical_json(dict(row.candidate.deepspeed)),
+        "attn_implementation": row.candidate.attn_implementation,
+        "torch_compile": row.candidate.torch_compile,
         "world_size": row.world_size,
         "global_batch_size": row.global_batch_size,
         "estimated_memory_bytes": row.estimated_memory_bytes,

@@ -11,6 +11,7 @@ from raysweep.candidate import axes_legend
 from raysweep.objective import Goal
 from raysweep.results.prediction import render_prediction
 from raysweep.results.records import TrialRecord
+from raysweep.results.scaling import render_scaling
 from raysweep.results.select import Selection
 from raysweep.results.side_by_side import render_side_by_side
 from raysweep.results.worth import best_known_rate, format_value
@@ -75,6 +76,9 @@ def render_report(records: Sequence[TrialRecord], *, selection: Selection | None
     comparison = render_side_by_side(records)
     if comparison:
         parts.append(comparison)
+    by_workers = render_scaling(records)
+    if by_workers:
+        parts.append(by_workers)
     causes = failures_by_cause(records)
     if causes:
         parts.append("Without figures, by cause:\n" + "\n".join(_cause_line(each) for each in causes))

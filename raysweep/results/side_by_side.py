@@ -47,15 +47,15 @@ def render_side_by_side(records: Iterable[TrialRecord]) -> str:
 
 
 def alike_but_for_stage_and_interval(records: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """Completed candidates of one micro-batch and accumulation: those of which most were measured, in their order.
+    """Completed candidates of one micro-batch, accumulation and number of workers, in their order.
 
-    Of two such sets of one size the one with the larger micro-batch; of two candidates that differ in a further axis
-    the faster.
+    Those of which most were measured; of two such sets of one size the one with the larger micro-batch; of two
+    candidates that differ in a further axis the faster.
     """
-    sets: dict[tuple[int, int], dict[tuple[int, int], TrialRecord]] = defaultdict(dict)
+    sets: dict[tuple[int, int, int], dict[tuple[int, int], TrialRecord]] = defaultdict(dict)
     completed = [record for record in records if record.status is TrialStatus.COMPLETED]
     for record in sorted(completed, key=lambda each: each.samples_per_s or 0.0):
-        batch = (record.micro_batch_size_per_gpu, record.gradient_accumulation_steps)
+        batch = (record.micro_batch_size_per_gpu, record.gradient_accumulation_steps, record.world_size)
         sets[batch][record.zero_stage, record.activation_checkpoint_interval] = record
     largest = max(sets, key=lambda batch: (len(sets[batch]), batch), default=None)
     return [] if largest is None else [record for _, record in sorted(sets[largest].items())]

@@ -22,8 +22,8 @@ def best_of(contents: JournalContents, records: Sequence[TrialRecord], selection
         record=next(record for record in records if record.candidate_id == winner),
         selection=selection,
         sweep=contents.sweep,
-        ds_config=render(candidate, workload=contents.sweep.workload, base=contents.sweep.base_ds_config),
+        ds_config=render(candidate, workload=contents.sweep.workload.of(candidate), base=contents.sweep.base_ds_config),
         ds_config_sha256=measured[-1].ds_config_sha256,
-        deepspeed=candidate.deepspeed,
+        candidate=candidate,
         exported_at=utc_now(),
     )

@@ -69,8 +69,9 @@ def _chosen(ids: list[str], winner: str) -> list[str]:
 
 
 def _work(candidate: Candidate, sweep: SweepStart) -> StepWork:
-    config = render(candidate, workload=sweep.workload, base=sweep.base_ds_config)
-    return step_work(candidate, sweep.workload, ZeroSettings.from_ds_config(config))
+    workload = sweep.workload.of(candidate)
+    config = render(candidate, workload=workload, base=sweep.base_ds_config)
+    return step_work(candidate, workload, ZeroSettings.from_ds_config(config))
 
 
 def _observation(launch: Measurement) -> Observation:

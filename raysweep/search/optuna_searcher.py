@@ -103,7 +103,7 @@ def _values(candidate: Candidate) -> dict[str, Any]:
         "activation_checkpoint_interval": candidate.activation_checkpoint_interval,
         "micro_batch_size_per_gpu": candidate.micro_batch_size_per_gpu,
         "gradient_accumulation_steps": candidate.gradient_accumulation_steps,
-    } | {key: repr(value) for key, value in candidate.deepspeed.items()}
+    } | {key: repr(value) for key, value in candidate.further_axes.items()}
 
 
 def _axes(candidates: Sequence[Candidate]) -> dict[str, BaseDistribution]:

@@ -18,7 +18,7 @@ from raysweep.probe import Probe, alpha_beta
 from raysweep.results.journal import JournalContents
 from raysweep.search.prior import rates
 from raysweep.search.step_time import Array, Forecast, Observation, StepPoint, StepTimeModel
-from raysweep.step_work import step_work
+from raysweep.step_work import deeper, step_work
 from raysweep.trial import Measurement, SweepStart
 from raysweep.workload import Workload, accumulation_for, nearest_global_batches
 from raysweep.zero_settings import ZeroSettings
@@ -46,7 +46,7 @@ class Prediction:
     samples_per_s_high: float
     """Two standard deviations below and above."""
     efficiency: float
-    """Samples/s a worker, over those of the fastest measured candidate at the sweep's own size."""
+    """Samples/s a worker, over those of the fastest measured candidate with the most workers of the sweep."""
     memory: MemoryEstimate | None
     fits: bool | None
     """Whether the predicted peak is within the budget; None where either is not known."""
@@ -78,19 +78,18 @@ def predict(
     workload = workload_at(start, scale)
     measured = [row.candidate for row in start.plan_rows if row.candidate.candidate_id in observed]
     scaled = candidates_at(start, scale)
-    points = [_point(each, start.workload, start) for each in measured]
-    points += [_deeper(_point(each, workload, start), start.workload.world_size, workload) for each in scaled]
+    largest = max(start.workload.of(each).world_size for each in measured)
+    points = [_point(each, start.workload.of(each), start, reference=largest) for each in measured]
+    points += [_point(each, workload.of(each), start, reference=largest) for each in scaled]
     model = StepTimeModel(points, device=workload.device)
     probes = [each.probe for each in contents.measurements if each.probe]
-    model.start_from(rates(workload.device, probes, world_size=start.workload.world_size))
+    model.start_from(rates(workload.device, probes, world_size=largest))
     forecast = model.fit({place: observed[each.candidate_id] for place, each in enumerate(measured)})
     work = points[len(measured) :]
-    times_s = forecast.step_time_s[len(measured) :] * _of_link(forecast, work, scale, probes, start.workload)
-    best_measured = max(
-        start.workload.global_batch_of(each.micro_batch_size_per_gpu, each.gradient_accumulation_steps)
-        / observed[each.candidate_id].step_time_s
-        for each in measured
+    times_s = forecast.step_time_s[len(measured) :] * _of_link(
+        forecast, work, scale, probes, replace(start.workload, world_size=largest)
     )
+    best_measured = _fastest_of(start, observed, world_size=largest)
     found = []
     for place, candidate in enumerate(scaled):
         samples = workload.global_batch_of(candidate.micro_batch_size_per_gpu, candidate.gradient_accumulation_steps)
@@ -104,12 +103,21 @@ def predict(
                 samples_per_s=rate,
                 samples_per_s_low=rate / spread,
                 samples_per_s_high=rate * spread,
-                efficiency=rate / workload.world_size / (best_measured / start.workload.world_size),
+                efficiency=rate / workload.world_size / (best_measured / largest),
                 memory=memory,
                 fits=_fits(memory, start.memory_budget_bytes),
             )
         )
     return sorted(found, key=lambda each: (each.fits is False, -each.samples_per_s))
+
+
+def _fastest_of(start: SweepStart, observed: Mapping[str, Observation], *, world_size: int) -> float:
+    """Samples/s of the fastest candidate that was measured with a number of workers."""
+    return max(
+        row.global_batch_size / observed[row.candidate.candidate_id].step_time_s
+        for row in start.plan_rows
+        if row.candidate.candidate_id in observed and row.world_size == world_size
+    )
 
 
 def workload_at(start: SweepStart, scale: Scale) -> Workload:
@@ -132,7 +140,7 @@ def candidates_at(start: SweepStart, scale: Scale) -> list[Candidate]:
             micro_batch = row.candidate.micro_batch_size_per_gpu
             accumulation = accumulation_for(workload.global_batch_size, micro_batch, workload.world_size)
         if accumulation:
-            candidate = replace(row.candidate, gradient_accumulation_steps=accumulation)
+            candidate = replace(row.candidate, gradient_accumulation_steps=accumulation, world_size=None)
             found[candidate.candidate_id] = candidate
     if not found:
         totals = nearest_global_batches(workload.global_batch_size or 0, workload.world_size)
@@ -170,13 +178,9 @@ def _settings(candidate: Candidate, workload: Workload, start: SweepStart) -> Ze
     return ZeroSettings.from_ds_config(render(candidate, workload=workload, base=start.base_ds_config))
 
 
-def _point(candidate: Candidate, workload: Workload, start: SweepStart) -> StepPoint:
-    return StepPoint(candidate=candidate, work=step_work(candidate, workload, _settings(candidate, workload, start)))
-
-
-def _deeper(point: StepPoint, measured_world_size: int, workload: Workload) -> StepPoint:
-    depth = math.log2(max(workload.world_size, 2)) / math.log2(max(measured_world_size, 2))
-    return replace(point, work=replace(point.work, collectives=max(depth, 1.0) * point.work.collectives))
+def _point(candidate: Candidate, workload: Workload, start: SweepStart, *, reference: int) -> StepPoint:
+    work = step_work(candidate, workload, _settings(candidate, workload, start))
+    return StepPoint(candidate=candidate, work=deeper(work, reference, workload.world_size))
 
 
 def _of_link(
@@ -218,6 +222,7 @@ def _seconds_by_link(
 def _memory(candidate: Candidate, workload: Workload, start: SweepStart) -> MemoryEstimate | None:
     if workload.shape is None:
         return None
+    workload = workload.of(candidate)
     return estimate_memory(candidate, workload, _settings(candidate, workload, start))
 
 

@@ -48,8 +48,12 @@ REACHED_SHARE = 0.5
 
 
 def rates(device: str, probes: Collection[Probe], *, world_size: int) -> StepWork:
-    """The rates before a candidate has run: of the probes, as their geometric mean, where there are any."""
+    """The rates before a candidate has run: of the probes, as their geometric mean, where there are any.
+
+    A group of one worker has no links, so it counts only where no other group does.
+    """
     assumed = ASSUMED_RATES[device]
+    probes = [probe for probe in probes if probe.all_reduce_s] or probes
     if not probes:
         return assumed
     logs = [np.log(astuple(_of_probe(assumed, probe, world_size))) for probe in probes]

@@ -41,6 +41,8 @@ class Pruning:
     audit_share: float = 0.0
     """Share of the pruned candidates that is launched after the search, to see whether the prediction was right."""
     tracer: Tracer = trace_quietly
+    calibrates: bool = True
+    """Whether the search takes in what trials of earlier sweeps showed of the predictions."""
 
     def plan(
         self,

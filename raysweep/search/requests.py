@@ -21,10 +21,11 @@ class RequestMaker:
 
     def make(self, candidate: Candidate) -> LaunchRequest:
         """The request of one candidate."""
+        workload = self.sweep.workload.of(candidate)
         return LaunchRequest(
             candidate=candidate,
-            workload=self.sweep.workload,
-            ds_config=render(candidate, workload=self.sweep.workload, base=self.sweep.base_ds_config),
+            workload=workload,
+            ds_config=render(candidate, workload=workload, base=self.sweep.base_ds_config),
             window=self.sweep.file.measure.window(),
             memory_budget_bytes=self.memory_budget_bytes,
             deadline_s=deadline_s(candidate, self.sweep),

@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from raysweep.calibration import Calibration
 from raysweep.ds_config import render
 from raysweep.errors import ConfigError
 from raysweep.plan import SweepPlan, search_order
+from raysweep.search.earlier_trials import LEAST_BAND, EarlierTrials
 from raysweep.search.prospect import Prospect
 from raysweep.search.searcher import ALL_LAUNCHED, CandidateSearcher, OrderedSearcher
-from raysweep.step_work import step_work
+from raysweep.step_work import deeper, step_work
 from raysweep.sweep_file import Sweep
 from raysweep.trial import Measurement, TrialStatus
 from raysweep.zero_settings import ZeroSettings
 
 
-def make_searcher(sweep: Sweep, plan: SweepPlan, kept: Mapping[str, Measurement]) -> CandidateSearcher:
+def make_searcher(
+    sweep: Sweep, plan: SweepPlan, kept: Mapping[str, Measurement], earlier: EarlierTrials | None = None
+) -> CandidateSearcher:
     """The searcher of a sweep, which knows what was kept of an earlier run.
 
     Args:
         sweep: the sweep file, read.
         plan: its plan.
         kept: candidate id -> the launch that need not be repeated; it counts towards the trials.
+        earlier: trials of earlier sweeps, which calibrate the predicted memory of a guided search.
 
     Raises:
         ConfigError: when the searcher's package is not installed.
@@ -49,7 +54,7 @@ def make_searcher(sweep: Sweep, plan: SweepPlan, kept: Mapping[str, Measurement]
         workload = sweep.workload
         options |= {"device": workload.device, "world_size": workload.world_size}
         options |= {"memory_budget_bytes": plan.memory_budget_bytes}
-        known = prospects(sweep, plan)
+        known = prospects(sweep, plan, earlier)
         least_rate = sweep.file.objective.at_least_samples_per_s
         if least_rate is not None and all(each.predicted_memory_bytes for each in known):
             searcher = LeanSearcher(left, prospects=known, least_rate=least_rate, **options)
@@ -74,22 +79,54 @@ def make_searcher(sweep: Sweep, plan: SweepPlan, kept: Mapping[str, Measurement]
     return searcher
 
 
-def prospects(sweep: Sweep, plan: SweepPlan) -> list[Prospect]:
+def prospects(sweep: Sweep, plan: SweepPlan, earlier: EarlierTrials | None = None) -> list[Prospect]:
     """What is known of each admitted candidate before it runs: its work, its batch, its predicted memory."""
-    workload = sweep.workload
+    known = calibrations(sweep, plan, earlier)
     found = []
     for candidate in plan.admitted:
+        workload = sweep.workload.of(candidate)
         settings = ZeroSettings.from_ds_config(render(candidate, workload=workload, base=sweep.base_ds_config))
         estimate = plan.estimates.get(candidate.candidate_id)
+        peak_bytes, band = (estimate.peak_bytes, estimate.band) if estimate else (None, 0.0)
+        kind = (workload.world_size, candidate.attn_implementation, estimate.source) if estimate else None
+        calibration = known.get(kind) if kind else None
+        if estimate and calibration and not candidate.torch_compile:
+            peak_bytes, band = round(calibration.of(estimate.peak_bytes)), max(calibration.band, LEAST_BAND)
         found.append(
             Prospect(
                 candidate=candidate,
-                work=step_work(candidate, workload, settings),
+                work=deeper(step_work(candidate, workload, settings), sweep.workload.world_size, workload.world_size),
                 global_batch_size=workload.global_batch_of(
                     candidate.micro_batch_size_per_gpu, candidate.gradient_accumulation_steps
                 ),
-                predicted_memory_bytes=estimate.peak_bytes if estimate else None,
-                memory_band=estimate.band if estimate else 0.0,
+                predicted_memory_bytes=peak_bytes,
+                memory_band=band,
             )
         )
     return found
+
+
+def calibrations(
+    sweep: Sweep, plan: SweepPlan, earlier: EarlierTrials | None
+) -> dict[tuple[int, str | None, str], Calibration]:
+    """Workers, attention and source of a prediction -> its calibration, of those that trials promise enough of."""
+    if earlier is None:
+        return {}
+    kinds = {}
+    for candidate in plan.admitted:
+        estimate = plan.estimates.get(candidate.candidate_id)
+        if estimate:
+            workers = candidate.world_size or sweep.workload.world_size
+            kinds[workers, candidate.attn_implementation, estimate.source] = estimate
+    found = {key: earlier.of(estimate, world_size=key[0], attention=key[1]) for key, estimate in kinds.items()}
+    return {key: calibration for key, calibration in found.items() if calibration is not None}
+
+
+def calibration_notes(sweep: Sweep, plan: SweepPlan, earlier: EarlierTrials | None) -> list[str]:
+    """What a guided search starts from, a sentence for each kind of prediction."""
+    if earlier is None or sweep.file.search.method != "guided":
+        return []
+    found = calibrations(sweep, plan, earlier)
+    return [
+        earlier.note(each, world_size=workers, attention=attention) for (workers, attention, _), each in found.items()
+    ]

@@ -31,6 +31,12 @@ FACTOR_SPREAD = math.log(5)
 
 SMOOTH_OVER_DOUBLINGS = 1.2
 """Length, in doublings of the micro-batch, over which the model's error is taken to change."""
+PROGRAM_SD = 0.25
+"""Standard deviation of the log error that candidates share whose program is the same: attention, compiler, workers.
+
+It counts only where a search has several programs: compiled blocks may be twice as fast, and how much is not counted
+work. With one program the scale of the coefficients has it.
+"""
 RESIDUAL_SD = {"micro_batch": 0.16, "stage": 0.06, "family": 0.05, "family_micro_batch": 0.04, "own": 0.03}
 """Standard deviations of the log error, by what two candidates must share for it to carry over.
 
@@ -207,15 +213,17 @@ class _Residuals:
     """How the log errors of two candidates go together."""
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
-        further = [canonical_json(dict(each.deepspeed)) for each in candidates]
+        further = [canonical_json(each.further_axes) for each in candidates]
         families = [
             f"{each.zero_stage} {each.activation_checkpoint_interval} {axes}"
             for each, axes in zip(candidates, further, strict=True)
         ]
         self._stages = np.array([each.zero_stage for each in candidates])
         self._families = np.unique(families, return_inverse=True)[1]
+        self._programs = np.unique([canonical_json(each.program) for each in candidates], return_inverse=True)[1]
+        self._program_variance = PROGRAM_SD**2 if len(set(self._programs)) > 1 else 0.0
         self._doublings = np.log2([each.micro_batch_size_per_gpu for each in candidates])
-        self.variance = sum(sd**2 for sd in RESIDUAL_SD.values())
+        self.variance = sum(sd**2 for sd in RESIDUAL_SD.values()) + self._program_variance
 
     def covariance(self, at: Indices) -> Array:
         """Of all candidates with those at `at`: a row each, a column each."""
@@ -228,7 +236,9 @@ class _Residuals:
             "family_micro_batch": same_family * near,
             "own": np.arange(len(self._stages))[:, None] == at,
         }
-        return np.asarray(sum(RESIDUAL_SD[name] ** 2 * matrix for name, matrix in shared.items()), dtype=np.float64)
+        same_program = self._programs[:, None] == self._programs[at]
+        known = sum(RESIDUAL_SD[name] ** 2 * matrix for name, matrix in shared.items())
+        return np.asarray(known + self._program_variance * same_program, dtype=np.float64)
 
 
 def _multiples(factors: tuple[float, float]) -> Array:

@@ -12,6 +12,7 @@ from ray.tune import Callback
 
 from raysweep.errors import GroupCannotStart, NothingSucceeded
 from raysweep.launch.cluster import describe_placement
+from raysweep.launch.devices import device_kind
 from raysweep.launch.launcher import Launcher
 from raysweep.plan import SweepPlan
 from raysweep.results.confirm import demoted
@@ -24,6 +25,7 @@ from raysweep.results.select import Selection, choose_winner
 from raysweep.results.store import records_from
 from raysweep.search.best import best_of
 from raysweep.search.confirm import confirm
+from raysweep.search.earlier_trials import EarlierTrials, earlier_trials
 from raysweep.search.heartbeat import Heartbeat
 from raysweep.search.observer import Observer
 from raysweep.search.opened_launcher import opened_launcher
@@ -32,25 +34,13 @@ from raysweep.search.ready import device_memory, precision_lacks, ready_cluster
 from raysweep.search.recorder import Recorder, check_folder, check_same_sweep
 from raysweep.search.requests import RequestMaker
 from raysweep.search.searcher import CandidateSearcher
-from raysweep.search.searchers import make_searcher
+from raysweep.search.searchers import calibration_notes, make_searcher
+from raysweep.search.sweep_result import SweepResult
 from raysweep.search.trackers import make_trackers
 from raysweep.search.tuner import LauncherFactory, run_trials
 from raysweep.sweep_file import Sweep
 from raysweep.trial import LaunchRequest, Measurement, Phase
 from raysweep.units import format_seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepResult:
-    """What a sweep came to."""
-
-    selection: Selection
-    records: Sequence[TrialRecord]
-    folder: str
-    launches: int
-    group_starts: int
-    wall_s: float
-    stop_reason: str
 
 
 def run_sweep(
@@ -84,10 +74,9 @@ def run_sweep(
     began_s = time.monotonic()
     check_folder(sweep.results, resume=resume, overwrite=overwrite)
     trackers = make_trackers(sweep, folder=ResultsPaths(local_folder(sweep.results)).trackers, note=observer.note)
+    cluster = ready_cluster(sweep, address=address, check=check, prunes=not pruning.force, note=observer.note)
     with ExitStack() as stack:
-        ready = stack.enter_context(
-            ready_cluster(sweep, address=address, check=check, prunes=not pruning.force, note=observer.note)
-        )
+        ready = stack.enter_context(cluster)
         if ready.report is not None:
             ready.report.refuse()
             for finding in ready.report.findings:
@@ -110,7 +99,8 @@ def run_sweep(
             slots=ready.slots,
             places=ready.places,
             trackers=trackers,
-            audit_share=pruning.audit_share,
+            earlier=earlier_trials(sweep.workload.model, device=device_kind(sweep.workload.device)),
+            pruning=pruning,
         )
         return run.to_the_end(began_s, recorder.kept(retry_failed=retry_failed))
 
@@ -128,11 +118,15 @@ class _Run:
     places: Sequence[Sequence[str]]
     """Nodes of each worker group."""
     trackers: Sequence[Callback] = ()
-    audit_share: float = 0.0
+    earlier: EarlierTrials
+    pruning: Pruning
 
     def to_the_end(self, began_s: float, kept: Mapping[str, Measurement]) -> SweepResult:
         requests = RequestMaker(sweep=self.sweep, memory_budget_bytes=self.plan.memory_budget_bytes)
-        searcher = make_searcher(self.sweep, self.plan, kept)
+        earlier = self.earlier if self.pruning.calibrates else None
+        searcher = make_searcher(self.sweep, self.plan, kept, earlier)
+        for line in calibration_notes(self.sweep, self.plan, earlier):
+            self.observer.note(line)
         self.observer.planned(self.plan, searcher.most_launches)
         if not self.plan.rows.admitted_count:
             reason = next(row.reason for row in self.plan.rows if row.reason)
@@ -190,7 +184,7 @@ class _Run:
 
     def _audit(self, requests: RequestMaker, launcher: Launcher) -> None:
         """Launch a sample of the pruned, where that was asked for."""
-        chosen = audit_sample(self.plan, share=self.audit_share, seed=self.sweep.file.search.seed)
+        chosen = audit_sample(self.plan, share=self.pruning.audit_share, seed=self.sweep.file.search.seed)
         if chosen:
             self.observer.note(
                 audit(
@@ -255,6 +249,7 @@ class _Run:
             allow_loss_difference=self.sweep.file.allow_loss_difference,
             objective=self.sweep.file.objective.noun(),
         )
+        self.earlier.keep(records, self.plan.estimates, sweep_sha256=self.sweep.sweep_sha256)
         root = self.recorder.paths.root
         write_selection(root, selection)
         if selection.winner is None:

@@ -17,7 +17,7 @@ from ray.tune.logger import LoggerCallback, TBXLoggerCallback
 from raysweep.errors import PreflightError
 from raysweep.serde import from_dict
 from raysweep.sweep_file import Sweep
-from raysweep.sweep_schema import MlflowSection, TensorboardSection, WandbSection
+from raysweep.tracker_schema import MlflowSection, TensorboardSection, WandbSection
 from raysweep.trial import LaunchRequest, Measurement, TrialStatus
 
 NEEDS = {"tensorboard": "tensorboardX", "mlflow": "mlflow", "wandb": "wandb"}
@@ -160,7 +160,7 @@ def parameters_of(request: LaunchRequest) -> dict[str, Any]:
         "activation_checkpoint_interval": candidate.activation_checkpoint_interval,
         "micro_batch_size_per_gpu": candidate.micro_batch_size_per_gpu,
         "gradient_accumulation_steps": candidate.gradient_accumulation_steps,
-        **candidate.deepspeed,
+        **candidate.further_axes,
         "world_size": request.workload.world_size,
         "precision": request.workload.precision,
     }

@@ -105,8 +105,12 @@ class CpuDevice:
 
     @contextmanager
     def gauge(self, *, limit_bytes: int | None, rank: int) -> Iterator[MemoryGauge]:
-        """A tracker of live tensor bytes."""
-        with LiveBytesTracker(limit_bytes=limit_bytes, rank=rank) as tracker:
+        """A tracker of live tensor bytes. Compiled code would hide its tensors from it, so nothing is compiled inside.
+
+        Without that stance the compiler would also leave out for good what it first met under the tracker.
+        """
+        eager = torch.compiler.set_stance("force_eager")
+        with eager, LiveBytesTracker(limit_bytes=limit_bytes, rank=rank) as tracker:
             yield tracker
 
     def start_window(self) -> None:

@@ -13,7 +13,7 @@ from deepspeed.utils import groups
 
 from raysweep.trial import LaunchRequest
 from raysweep.worker.birth import DTYPES, birthplace
-from raysweep.worker.blocks import BlockCounter, checkpoint_blocks, find_block_lists
+from raysweep.worker.blocks import BlockCounter, checkpoint_blocks, compile_blocks, find_block_lists
 from raysweep.worker.model import Blueprint
 
 STEPPING_CONSTRUCTORS = ("FP16_UnfusedOptimizer", "FP16_Optimizer")
@@ -27,7 +27,7 @@ def build_engine(request: LaunchRequest, blueprint: Blueprint, place: torch.devi
     same seed at every stage and rank. Frozen weights stay out of the optimizer.
 
     Raises:
-        ConfigError: when blocks are to be recomputed and none are found, or the user's names lead to none.
+        ConfigError: when blocks are to be recomputed or compiled and none are found, or the user's names lead to none.
     """
     config = copy.deepcopy(dict(request.ds_config))
     torch.manual_seed(request.workload.seed)
@@ -35,6 +35,8 @@ def build_engine(request: LaunchRequest, blueprint: Blueprint, place: torch.devi
         model = blueprint.build()
     block_lists = find_block_lists(model, names=blueprint.block_lists)
     counter = BlockCounter(block_lists)
+    if request.candidate.torch_compile:
+        compile_blocks(block_lists)
     checkpoint_blocks(block_lists, request.candidate.activation_checkpoint_interval)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     engine, *_ = deepspeed.initialize(model=model, model_parameters=trainable, config=config)

@@ -141,7 +141,7 @@ def _named(model: Mapping[str, Any]) -> Iterator[None]:
     """A head or an attention that a config does not have is the user's to mend, and is named so."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, ImportError) as error:  # the latter where an attention's package is not installed
         text = " ".join(str(error).split())
         raise ConfigError(key="model", value=model["head"], rule=f"transformers refuses it: {text}") from error
 

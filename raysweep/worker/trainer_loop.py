@@ -21,6 +21,14 @@ from raysweep.worker.user_function import import_function
 MOST_STEPS = 1_000_000
 """Optimizer steps of a Trainer where the config has no schedule of its own: the meter ends it long before."""
 
+KEPT_OFF = {
+    "auto_find_batch_size": False,
+    "activation_checkpointing": False,
+    "gradient_checkpointing_kwargs": None,
+    "activation_checkpointing_kwargs": None,
+}
+"""Fields of TrainingArguments that would decide what the candidate decides."""
+
 BESIDE_TRAINING = {
     "eval_strategy": "no",
     "eval_on_start": False,
@@ -28,10 +36,7 @@ BESIDE_TRAINING = {
     "load_best_model_at_end": False,
     "push_to_hub": False,
     "report_to": "none",
-    "auto_find_batch_size": False,
-    "activation_checkpointing": False,
-    "gradient_checkpointing_kwargs": None,
-    "activation_checkpointing_kwargs": None,
+    **KEPT_OFF,
 }
 """Fields of TrainingArguments that would do something else than train, or decide what the candidate decides."""
 
@@ -59,6 +64,20 @@ class TrainerLoop:
             self._check(trainer, request)
             trainer.remove_callback(EarlyStoppingCallback)
             trainer.add_callback(_Stepping(meter))
+            trainer.train()
+
+    def train(self, request: LaunchRequest, counter: Any, *, steps: int | None) -> None:
+        """See `UserLoop.train`: what the candidate decides is set over the user's arguments, and nothing else.
+
+        The learning rate is the config's, which the user's sweep gave; a Trainer counts its steps itself.
+
+        Raises:
+            ConfigError: when no Trainer comes, or one that would train something else.
+        """
+        fields = training_fields(request) | KEPT_OFF | ({} if steps is None else {"max_steps": steps})
+        with decided(_known(fields)):
+            trainer = self._function(**self._kwargs)
+            self._check(trainer, request)
             trainer.train()
 
     def model(self) -> nn.Module:
@@ -105,14 +124,20 @@ class TrainerLoop:
 
 def candidate_fields(request: LaunchRequest) -> dict[str, Any]:
     """Fields of TrainingArguments that are set whatever the user's say; those that this transformers has."""
+    fields = {"max_steps": MOST_STEPS, "seed": request.workload.seed, **BESIDE_TRAINING, **training_fields(request)}
+    return _known(fields)
+
+
+def training_fields(request: LaunchRequest) -> dict[str, Any]:
+    """Those that say what the candidate's DeepSpeed config says, and that config."""
     workload = request.workload
-    fields = {
-        "max_steps": MOST_STEPS,
-        "seed": workload.seed,
-        **BESIDE_TRAINING,
+    return {
         **trainer_fields(request.ds_config, precision=workload.precision, on_cuda=workload.device == "cuda"),
         "deepspeed": copy.deepcopy(dict(request.ds_config)),
     }
+
+
+def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
     known = {field.name for field in dataclasses.fields(TrainingArguments)}
     return {name: value for name, value in fields.items() if name in known}
 

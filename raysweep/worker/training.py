@@ -7,6 +7,8 @@ import logging
 import os
 from typing import Any, Protocol
 
+import torch
+
 from raysweep.errors import OutOfMemory
 from raysweep.trial import LaunchRequest
 from raysweep.worker.blocks import BlockCounter
@@ -121,6 +123,9 @@ class Training:
         """Free the engine and what DeepSpeed keeps of it; after a failed build there may be none."""
         if self.engine is not None:
             self.engine.destroy()
+        if self.request.candidate.torch_compile:
+            # What was compiled holds the module that it was compiled for.
+            torch._dynamo.reset()  # type: ignore[no-untyped-call]
         self.__dict__.clear()
         if not clear_stage3_globals():
             logging.getLogger(__name__).warning(

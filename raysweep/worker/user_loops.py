@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import deepspeed
-from torch import nn
+from torch import Tensor, nn
 
 from raysweep.errors import ConfigError
 from raysweep.trial import LaunchRequest
@@ -25,6 +25,14 @@ PLAIN_CONFIG: dict[str, Any] = {
 """What a loop is given where only its model is asked for."""
 
 
+class Meter(Protocol):
+    """What a loop tells of its optimizer steps."""
+
+    def step(self, loss: Tensor | float | None = None) -> None:
+        """One is through."""
+        ...
+
+
 class UserLoop(Protocol):
     """A loop that is imported and not yet begun."""
 
@@ -33,6 +41,10 @@ class UserLoop(Protocol):
 
     def run(self, request: LaunchRequest, meter: LoopMeter) -> None:
         """Train the candidate until the meter ends it."""
+        ...
+
+    def train(self, request: LaunchRequest, counter: Meter, *, steps: int | None) -> None:
+        """Train the winner, as long as `steps` or the user's code say."""
         ...
 
     def model(self) -> nn.Module:
@@ -74,6 +86,10 @@ class OwnLoop:
         """See `UserLoop.run`."""
         with _equal_first_weights(request.workload.seed):
             self._function(copy.deepcopy(dict(request.ds_config)), meter, **self._kwargs)
+
+    def train(self, request: LaunchRequest, counter: Meter, *, steps: int | None) -> None:
+        """See `UserLoop.train`; the counter ends it after `steps`."""
+        self._function(copy.deepcopy(dict(request.ds_config)), counter, **self._kwargs)
 
     def model(self) -> nn.Module:
         """See `UserLoop.model`.

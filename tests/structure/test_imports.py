@@ -59,7 +59,7 @@ DOORS = {
     "raysweep.launch.worker_loop": {f"raysweep.worker.{module}" for module in ("loop", "micro_benchmark", "process")},
     "raysweep.launch.train_ray": {
         "raysweep.launch.worker_loop",
-        *(f"raysweep.worker.{module}" for module in ("device", "engine", "meter", "model")),
+        *(f"raysweep.worker.{module}" for module in ("device", "engine", "meter", "model", "own_training")),
     },
     "raysweep.launch.devices": {"torch"},
     "raysweep.preflight.probe": {"torch", "torch.distributed"},

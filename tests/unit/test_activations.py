@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_candidate, make_workload
+from builders import make_candidate, make_profile, make_workload
 
-from raysweep.activations import ActivationProfile, Line, Moment, Passes, Run, fullest
+from raysweep.activations import ActivationProfile, Line, Moment, fullest
 from raysweep.estimate.fake_activations import measure_activations
 from raysweep.memory import MemoryEstimate, ZeroSettings, estimate_memory
 from raysweep.model_schema import FactoryModel
@@ -60,6 +60,9 @@ def asking():
     return Asking(3), make()[1]
 """
 
+SHAPE = ModelShape(parameters=200, block_parameters=40, largest_parameter=20, blocks=4, hidden=0, vocab_size=0)
+"""Of the model that `make_profile` tells the activations of."""
+
 TENSOR_BYTES = 10 * 8 * 4
 """Of a sample: ten rows of eight features in fp32."""
 
@@ -76,40 +79,8 @@ def workload_of(section: dict[str, Any], **changes: Any) -> Workload:
     return make_workload(model=section, shape=None, precision="fp32", **changes)
 
 
-def made_profile() -> ActivationProfile:
-    """An embedding of 10 bytes a sample, blocks of 100 or (checkpointed) 10, a head of 50."""
-    plain = Passes(
-        kept=Line(sample_bytes=100),
-        forward=(Moment(sample_bytes=120),),
-        backward=(Moment(sample_bytes=30), Moment(constant_bytes=64, sample_bytes=-40, gradient_elements=40)),
-    )
-    checkpointed = Passes(
-        kept=Line(sample_bytes=10), forward=(Moment(sample_bytes=60),), backward=(Moment(sample_bytes=130),)
-    )
-    head = Passes(
-        kept=Line(), forward=(Moment(sample_bytes=50),), backward=(Moment(sample_bytes=70, gradient_elements=20),)
-    )
-    embedding = Passes(kept=Line(sample_bytes=10), forward=(Moment(sample_bytes=15),), backward=())
-    return ActivationProfile(
-        embedding=embedding,
-        runs=(
-            Run(first_index=0, count=4, plain=plain, checkpointed=checkpointed, gradient_elements=40),
-            Run(first_index=3, count=1, plain=head, checkpointed=head, gradient_elements=20),
-        ),
-        batch=Line(sample_bytes=2),
-    )
-
-
 def estimate(profile: ActivationProfile, *, settings: ZeroSettings | None = None, **changes: Any) -> MemoryEstimate:
-    shape = ModelShape(
-        parameters=200,
-        block_parameters=40,
-        largest_parameter=20,
-        blocks=4,
-        hidden=0,
-        vocab_size=0,
-        activations=profile,
-    )
+    shape = replace(SHAPE, activations=profile)
     device = changes.pop("device", "cpu")
     workload = make_workload(model={"kind": "hf"}, shape=shape, device=device)
     candidate = make_candidate(**{"zero_stage": 0, "micro_batch_size_per_gpu": 1000} | changes)
@@ -118,7 +89,7 @@ def estimate(profile: ActivationProfile, *, settings: ZeroSettings | None = None
 
 @pytest.mark.parametrize(("interval", "kept"), [(0, 410_000), (1, 50_000), (2, 230_000)])
 def test_blocks_add_up_by_what_is_checkpointed(interval: int, kept: int) -> None:
-    phases = estimate(made_profile(), activation_checkpoint_interval=interval).phases
+    phases = estimate(make_profile(), activation_checkpoint_interval=interval).phases
     assert phases["backward_start"]["activations"] == kept + 70_000
     assert phases["forward"]["activations"] == kept + 50_000
     assert phases["backward_first"]["activations"] == kept + (130_000 if interval == 1 else 30_000)
@@ -126,7 +97,7 @@ def test_blocks_add_up_by_what_is_checkpointed(interval: int, kept: int) -> None
 
 
 def test_finished_gradients_stay_at_stage_0_and_go_at_stage_2() -> None:
-    profile = made_profile()
+    profile = make_profile()
     assert estimate(profile).phases["backward_start"]["gradients"] == 2 * 20
     # The late moment holds more of them, and rules where little else is alive.
     few = estimate(profile, micro_batch_size_per_gpu=1).phases["backward_late"]
@@ -140,7 +111,7 @@ def test_finished_gradients_stay_at_stage_0_and_go_at_stage_2() -> None:
 
 
 def test_buffers_rest_and_a_micro_batch_of_one_has_its_own_profile() -> None:
-    profile = replace(made_profile(), buffer_bytes=5000)
+    profile = replace(make_profile(), buffer_bytes=5000)
     assert estimate(profile).phases["step"]["buffers"] == 5000
     one = replace(profile, embedding=replace(profile.embedding, kept=Line(constant_bytes=7777)))
     both = replace(profile, of_one=one)
@@ -149,8 +120,28 @@ def test_buffers_rest_and_a_micro_batch_of_one_has_its_own_profile() -> None:
 
 
 def test_measured_on_cpu_all_terms_have_the_band_of_the_device_and_on_cuda_activations_do_not() -> None:
-    assert estimate(made_profile()).band == 0.12
-    assert estimate(made_profile(), device="cuda").band == pytest.approx(0.5, abs=0.01)
+    assert estimate(make_profile()).band == 0.12
+    assert estimate(make_profile(), device="cuda").band == pytest.approx(0.5, abs=0.01)
+
+
+def test_nothing_is_certain_of_what_compiled_blocks_hold_measured_or_not() -> None:
+    plain, compiled = (estimate(make_profile(), torch_compile=each) for each in (False, True))
+    states = max(terms.total() - terms["activations"] for terms in map(Counter, plain.phases.values()))
+    assert compiled.phases == plain.phases
+    assert compiled.lower_bound_bytes == pytest.approx((1 - plain.band) * states, abs=1)
+
+
+def test_with_another_attention_activations_are_those_that_were_measured_with_it_or_not_known() -> None:
+    shape = replace(SHAPE, activations=make_profile())
+    workload = make_workload(model={"kind": "hf", "attn_implementation": None}, shape=shape)
+    assert workload.of(make_candidate(torch_compile=True, world_size=1)).shape == shape
+    assert workload.of(make_candidate(attn_implementation="eager")).shape == SHAPE
+    other = replace(make_profile(), buffer_bytes=8)
+    known = replace(workload, shape=replace(shape, activations_by_attention={"eager": other}))
+    assert known.of(make_candidate(attn_implementation="eager")).shape == replace(SHAPE, activations=other)
+    assert known.of(make_candidate(attn_implementation="sdpa")).shape == SHAPE
+    named = make_workload(model={"kind": "hf", "attn_implementation": "eager"}, shape=shape)
+    assert named.of(make_candidate(attn_implementation="eager")).shape == shape
 
 
 def test_a_moment_is_left_out_where_another_is_as_full_whatever_the_micro_batch() -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from builders import make_candidate, make_request
 from fakes import FakeLauncher
+from ray.train import WorkerGroupError
 
 from raysweep.errors import ConfigError
+from raysweep.launch import warm_group
+from raysweep.launch.broker_state import BrokerState
 from raysweep.launch.cluster import share_nodes
 from raysweep.launch.concurrent_groups import ConcurrentGroups
+from raysweep.launch.warm_group import GroupSpec, TrainHost
 from raysweep.search.searcher import OrderedSearcher
 from raysweep.search.tuner import OneGroupEach
 
@@ -77,3 +82,41 @@ def test_what_all_groups_say_is_told_together() -> None:
     groups.close("sweep ended")
     assert first.recycled == ["confirmation", "sweep ended"] and second.recycled == ["sweep ended"]
     assert len(groups.group_ends()) == 3
+
+
+def test_a_group_on_nodes_of_its_own_is_placed_anew_after_a_death_and_has_the_size_of_its_candidate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = BrokerState(world_size=2, start_timeout_s=60.0)
+    spec = GroupSpec(
+        sweep_id="s",
+        world_size=2,
+        resources_per_worker={"CPU": 1},
+        placement="PACK",
+        device="cpu",
+        log_folder="",
+        nodes=("n1",),
+    )
+    started, ended = [], []
+
+    def dies() -> None:
+        raise WorkerGroupError("rank 0 died", {0: RuntimeError()})
+
+    def gives_way() -> None:
+        state.submit({"workload": {"world_size": 1}}, deadline_s=30.0, group_key="w1")
+
+    runs: list[Callable[[], None]] = [dies, gives_way, dies, lambda: state.close("sweep ended")]
+
+    def trainer(of: GroupSpec, storage: str, *, workers: int) -> Any:
+        started.append(workers)
+        return SimpleNamespace(fit=runs[len(started) - 1])
+
+    monkeypatch.setattr(warm_group, "_trainer", trainer)
+    monkeypatch.setattr(warm_group, "set_train_variables", lambda **variables: None)
+    monkeypatch.setattr(warm_group, "find_broker", lambda sweep_id: state)
+    monkeypatch.setattr(warm_group, "call", lambda broker, method: getattr(broker, method)())
+    monkeypatch.setattr(warm_group, "find_reapers", lambda sweep_id: [])
+    monkeypatch.setattr(warm_group, "ask_each", lambda reapers, order: ended.append(order))
+    TrainHost().run(spec)
+    assert started == [2, 2, 1, 1]
+    assert ended == ["end_workers"]  # when the first size gave way to the second

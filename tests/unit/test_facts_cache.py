@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_workload, write_sweep
+from builders import make_candidate, make_profile, make_workload, write_sweep
 from test_model_facts import LLAMA_7B
 
 from raysweep.errors import ConfigError
@@ -19,8 +19,9 @@ from raysweep.estimate.facts_cache import FactsCache
 from raysweep.model_facts import ModelFacts
 from raysweep.model_schema import FactoryModel, HfModel
 from raysweep.plan import make_plan
-from raysweep.serde import to_dict
+from raysweep.serde import from_dict, to_dict
 from raysweep.sweep_file import Sweep, load_sweep
+from raysweep.workload import Workload
 
 HF = HfModel(kind="hf", config_class="LlamaConfig").model_dump()
 
@@ -96,6 +97,35 @@ def test_without_torch_the_parameters_stay_unknown(tmp_path: Path, monkeypatch: 
     )
     assert "parameters unknown: install torch or give --params; nothing is pruned" in plan.notes
     assert len(plan.admitted) == 16 and plan.recommendation is None
+
+
+def test_activations_are_measured_with_each_attention_on_the_axis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile, other = make_profile(), replace(make_profile(), buffer_bytes=8)
+    facts = {
+        None: replace(LLAMA_7B, activations=profile),
+        "eager": replace(LLAMA_7B, activations=other),
+        "flash_attention_2": replace(LLAMA_7B, unmeasured="no such package"),
+    }
+    asked: list[Any] = []
+
+    def facts_of_section(section: Any, note: Any, workload: Any) -> ModelFacts:
+        assert workload.model == section
+        asked.append(section["attn_implementation"])
+        return facts[asked[-1]]
+
+    monkeypatch.setattr(facts_module, "facts_of", facts_of_section)
+    model = {"kind": "hf", "config_class": "LlamaConfig"}
+    axis = {"space.attn_implementation": ["eager", "flash_attention_2", "eager"]}
+    sweep = with_facts(load_sweep(write_sweep(tmp_path, model=model, **axis)), note=print)
+    assert asked == [None, "eager", "flash_attention_2"]
+    shapes = [sweep.workload.of(make_candidate(attn_implementation=each)).shape for each in facts]
+    assert [shape.activations for shape in shapes if shape] == [profile, other, None]
+    assert "flash_attention_2 attention: activations are taken to be those of the built-in GPT" in sweep.notes[-1]
+    assert "(no such package)" in sweep.notes[-1]
+    plain = {name: value for name, value in sweep.workload.described()["shape"].items() if "activations" in name}
+    assert plain == {} and from_dict(Workload, to_dict(sweep.workload)) == sweep.workload
 
 
 def test_the_built_in_model_needs_no_facts(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from raysweep.page.markdown import markdown_report
 from raysweep.page.speed_map import stage_maps
 from raysweep.page.svg import tick_values
 from raysweep.results.journal import JournalContents
+from raysweep.search.foretell import foretell_scales
+from raysweep.search.predict import Scale, predict
 from raysweep.trial import FailureKind, GroupEnd, MemoryKind, TrialStatus
 
 SIX_MIB = 6 * 2**20
@@ -214,3 +216,23 @@ def test_the_command_says_what_it_cannot_read(tmp_path: Path) -> None:
     assert ran.exit_code == 2 and "from a local folder" in ran.output
     ran = CliRunner().invoke(app, ["report", str(tmp_path), "--csv", "--markdown"])
     assert ran.exit_code == 2 and "one file" in ran.output
+
+
+def test_a_prediction_for_more_workers_is_called_one_and_is_that_of_the_command() -> None:
+    contents = finished_sweep(others=[*OTHERS, make_candidate(zero_stage=1)])
+    told = gather(contents, name="tiny", foretell=foretell_scales)
+    assert told.forecast is not None
+    assert [each.world_size for each in told.forecast.predictions] == [4, 8, 16]
+    first = told.forecast.predictions[0]
+    best = predict(contents, Scale(world_size=4))[0]
+    assert (first.candidate_id, first.samples_per_s) == (best.candidate.candidate_id, best.samples_per_s)
+    assert first.samples_per_s_low < first.samples_per_s < first.samples_per_s_high
+    for text in (_Texts(html_report(told)).text, markdown_report(told)):
+        assert "Prediction for more workers" in text and "Nothing was run with these numbers of workers" in text
+        assert f"{first.samples_per_s:.2f}" in text
+
+
+def test_without_a_model_nothing_is_predicted() -> None:
+    told = gather(finished_sweep(others=OTHERS[:1]), name="tiny", foretell=foretell_scales)
+    assert told.forecast is None
+    assert "Prediction for more workers" not in html_report(told) + markdown_report(told)

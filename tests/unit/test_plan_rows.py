@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import write_sweep
+from builders import make_profile, write_sweep
 
 from raysweep import lanes
 from raysweep.candidate import Candidate
@@ -19,7 +19,7 @@ from raysweep.plan import SweepPlan, make_plan, predicted_seconds
 from raysweep.sweep_file import Sweep, load_sweep
 from raysweep.trace_estimate import TRACED
 from raysweep.trial import PlanRow, SkipRule, TrialStatus
-from raysweep.workload import ModelShape
+from raysweep.workload import ModelShape, Workload
 from raysweep.zero import sent_bytes_per_step
 
 CONSTRAINTS = (
@@ -28,6 +28,8 @@ CONSTRAINTS = (
     "micro_batch_size_per_gpu ** 2 < 150 or activation_checkpoint_interval > 0",
     "global_batch_size < 90 or zero_stage in [1, 2] or activation_checkpoint_interval > 0",
     "micro_batch_size_per_gpu in [1, 2, 3, 5, 8, 12, 40]",
+    "world_size > 1 or not torch_compile",
+    "micro_batch_size_per_gpu < 20 or attn_implementation != 'eager'",
 )
 
 
@@ -39,10 +41,11 @@ def _one_by_one(sweep: Sweep, samples: int | None = None) -> tuple[list[PlanRow]
     for candidate, legal in sweep.space.candidates(
         global_batch_size=workload.global_batch_size, world_size=workload.world_size
     ):
-        settings = ZeroSettings.from_ds_config(render(candidate, workload=workload, base=sweep.base_ds_config))
-        estimate = estimate_memory(candidate, workload, settings)
+        own = workload.of(candidate)
+        settings = ZeroSettings.from_ds_config(render(candidate, workload=own, base=sweep.base_ds_config))
+        estimate = estimate_memory(candidate, own, settings)
         estimates[candidate.candidate_id] = estimate
-        sent_bytes = sent_bytes_per_step(candidate, workload, settings)
+        sent_bytes = sent_bytes_per_step(candidate, own, settings)
         rows.append(limits.row(candidate, legal=legal, estimate=estimate, sent_bytes=sent_bytes))
     return rows, estimates
 
@@ -73,6 +76,10 @@ def _random_sweep(folder: Path, chance: random.Random) -> Sweep:
             "zero_optimization.reduce_bucket_size": ["auto", 3001, 200_000],
             "zero_optimization.overlap_comm": [True, False],
         }
+    if chance.random() < 0.4:
+        space["torch_compile"] = chance.choice([[False, True], [True, False]])
+    if chance.random() < 0.4:
+        space["world_size"] = sorted({1, max(1, 5 * world_size // 6), world_size})
     zero = {
         "stage3_max_live_parameters": chance.choice([20_000, 10**9]),
         "stage3_prefetch_bucket_size": chance.choice([999, 50_000]),
@@ -101,12 +108,24 @@ def _random_sweep(folder: Path, chance: random.Random) -> Sweep:
         memory_budget="64MiB",
     )
     sweep = load_sweep(path)
-    if chance.random() < 0.3:
-        sweep = replace(sweep, workload=replace(sweep.workload, model={"kind": "hf", "tied": model["tied"]}))
+    if chance.random() < 0.4:
+        sweep = _of_kind_hf(sweep, chance, tied=bool(model["tied"]))
     plan = make_plan(sweep, prunes=False)
     bounds = sorted(plan.estimates[each.candidate_id].lower_bound_bytes for each in plan.admitted)
     file = sweep.file.model_copy(update={"memory_budget": chance.choice(bounds)})
     return replace(sweep, file=file)
+
+
+def _of_kind_hf(sweep: Sweep, chance: random.Random, *, tied: bool) -> Sweep:
+    """The sweep with a model of kind hf, some with measured activations, some with attention as an axis."""
+    shape = sweep.workload.shape
+    assert shape is not None
+    if chance.random() < 0.6:
+        other = replace(make_profile(), buffer_bytes=chance.choice([0, 900]))
+        shape = replace(shape, activations=make_profile(), activations_by_attention={"sdpa": other})
+    attention = chance.choice([(None,), ("eager", "sdpa"), ("eager", None)])
+    workload = replace(sweep.workload, model={"kind": "hf", "tied": tied}, shape=shape)
+    return replace(sweep, workload=workload, space=replace(sweep.space, attn_implementation=attention))
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -155,6 +174,36 @@ def test_a_family_of_a_hundred_is_looked_at_a_few_times(
     plan = make_plan(sweep)
     assert 0 < len(plan.admitted) < len(plan.rows) and len(plan.rows) >= 800
     assert len(calls) < len(plan.rows) / 10
+
+
+def test_programs_are_families_whose_workload_is_made_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    axes = {"space.world_size": [1, 2], "space.torch_compile": [False, True]}
+    sweep = _large(tmp_path, memory_budget="2MiB", **axes)
+    shape = sweep.workload.shape
+    assert shape is not None
+    workload = replace(sweep.workload, model={"kind": "hf"}, shape=replace(shape, activations=make_profile()))
+    space = replace(sweep.space, attn_implementation=("eager", None))
+    sweep = replace(sweep, workload=workload, space=space)
+    own, calls = Workload.of, []
+
+    def counted(*arguments: Any) -> MemoryEstimate:
+        calls.append(arguments)
+        return estimate_memory(*arguments)
+
+    def noted(workload: Workload, candidate: Candidate) -> Workload:
+        calls.append((workload, candidate))
+        return own(workload, candidate)
+
+    monkeypatch.setattr("raysweep.plan.estimate_memory", counted)
+    monkeypatch.setattr(Workload, "of", noted)
+    plan = make_plan(sweep)
+    # Of a program that is not compiled eight families, a stage and interval each; of a compiled one none has stage 3.
+    assert len(plan.rows) == 2 * 2 * (8 + 6) * 100
+    assert len(calls) < len(plan.rows) / 10
+    estimates = {name: plan.estimates[f"s0-k0-b2-g1{name}"] for name in ("", "-w1-eager", "-eager-compile", "-compile")}
+    assert [each.phases == estimates[""].phases for each in estimates.values()] == [True, False, False, True]
 
 
 def test_without_columns_the_plan_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

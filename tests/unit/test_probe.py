@@ -53,6 +53,11 @@ def test_a_lone_worker_says_nothing_of_links() -> None:
     assert rates("cpu", [alone], world_size=1).reduce_bytes == pytest.approx(ASSUMED_RATES["cpu"].reduce_bytes)
 
 
+def test_beside_groups_with_links_a_lone_worker_does_not_count() -> None:
+    alone = Probe(matmul_s=((128, 1.0),), copy_s=PROBE.copy_s)
+    assert rates("cpu", [alone, PROBE], world_size=4) == rates("cpu", [PROBE], world_size=4)
+
+
 def _launch(position: int) -> Measurement:
     return measurement_of(
         make_request(),

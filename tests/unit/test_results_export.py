@@ -32,6 +32,7 @@ def best(*, is_confirmed: bool = True, **values: Any) -> BestCandidate:
             "sweep": sweep(plan_row(1)),
             "ds_config": DS_CONFIG,
             "ds_config_sha256": sha256_of(DS_CONFIG),
+            "candidate": plan_row(1).candidate,
             "exported_at": "2026-01-01T00:00:00+00:00",
         }
         | values
@@ -54,10 +55,12 @@ def test_the_exported_config_is_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_best_yaml_tells_figures_and_provenance(tmp_path: Path) -> None:
-    write_best(str(tmp_path), best(deepspeed={"zero_optimization.overlap_comm": True}))
+    candidate = replace(plan_row(1).candidate, deepspeed={"zero_optimization.overlap_comm": True}, torch_compile=True)
+    write_best(str(tmp_path), best(candidate=candidate))
     told = yaml.safe_load(ResultsPaths(str(tmp_path)).best_yaml.read_text())
     assert told["candidate"]["candidate_id"] == ident(1)
     assert told["candidate"]["deepspeed"] == {"zero_optimization.overlap_comm": True}
+    assert told["candidate"]["torch_compile"] is True and told["candidate"]["attn_implementation"] is None
     assert told["figures"]["confirmed"] is True
     assert told["figures"]["samples_per_s"] == pytest.approx(101.0, rel=1e-3)
     assert told["provenance"]["versions"] == {"torch": "2.13.0"}
