@@ -67,8 +67,9 @@ def grid_of(results: str, sweep: Sweep, traced: Mapping[str, MemoryEstimate]) ->
         )
         if candidate is None:
             continue
-        settings = ZeroSettings.from_ds_config(render(candidate, workload=sweep.workload, base=sweep.base_ds_config))
-        estimate = traced.get(record.candidate_id) or estimate_memory(candidate, sweep.workload, settings)
+        own = sweep.workload.of(candidate)
+        settings = ZeroSettings.from_ds_config(render(candidate, workload=own, base=sweep.base_ds_config))
+        estimate = traced.get(record.candidate_id) or estimate_memory(candidate, own, settings)
         grid.append(Measured(candidate=candidate, peak_bytes=record.peak_memory_bytes or 0, estimate=estimate))
     return grid
 
