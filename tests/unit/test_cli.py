@@ -111,7 +111,8 @@ def _cpu_time_s(*arguments: str) -> float:
 
 @pytest.mark.parametrize("arguments", [SEVEN_BILLION, ["plan", "search_spaces/quickstart_grid.yaml"]], ids=str)
 def test_planning_takes_less_than_a_second_of_cpu_time(arguments: list[str]) -> None:
-    cpu_time_s = _cpu_time_s(*arguments)
+    # The best of three: beside other work on the same core even CPU time grows.
+    cpu_time_s = min(_cpu_time_s(*arguments) for _ in range(3))
     print(f"{cpu_time_s:.2f} s of CPU time")
     assert cpu_time_s < 1.0
 
