@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 
 import pytest
-from source_tree import module_paths, parsed
+from source_tree import ROOT, module_paths, parsed
 
 MOST_LINES_OF_A_FILE = 300
 MOST_LINES_OF_A_FUNCTION = 60
@@ -30,6 +31,12 @@ def test_no_function_is_too_long() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES_OF_A_FUNCTION} == {}
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """Pytest imports them by their name alone."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_no_module_is_a_drawer() -> None:
