@@ -214,8 +214,7 @@ class BrokerState:
         """
         if self.job is not None and not self.job.finished:
             self.end_group("the trial that waited for its candidate is gone")
-        is_used = self.group is not None and self.group.handed_out > 0
-        if self.group is not None and is_used and self.group.key != group_key:
+        if self.group is not None and self.group.handed_out and self.group.key != group_key:
             self.end_group("the next candidate cannot share its process")
         workers = request.get("workload", {}).get("world_size", self.world_size)
         if workers != self.world_size:

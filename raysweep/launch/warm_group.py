@@ -170,9 +170,8 @@ def _label_of(nodes: Collection[str]) -> dict[str, str] | None:
         ids = {node["NodeManagerAddress"]: node["NodeID"] for node in ray.nodes() if node["Alive"]}
         if set(nodes) <= set(ids):
             return {NODE_ID_LABEL: f"in({','.join(ids[node] for node in nodes)})"}
-        time.sleep(
-            LOOK_FOR_NODES_EVERY_S
-        )  # the broker counts the time, and the driver ends this process with the sweep
+        # Without a limit of its own: the broker counts the time, and the driver ends this process with the sweep.
+        time.sleep(LOOK_FOR_NODES_EVERY_S)
 
 
 def _trainer(spec: GroupSpec, storage: str, *, workers: int) -> TorchTrainer:
