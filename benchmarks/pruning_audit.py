@@ -3,9 +3,12 @@
 python benchmarks/pruning_audit.py                              # the runs that are kept with the tests, closed form
 python benchmarks/pruning_audit.py RESULTS... --sweep FILE      # a sweep's results, with traces of its candidates, too
 
-Every measured peak, less one byte and as it is, is a budget. A false discard is a candidate that is pruned and whose
-peak is within the budget. Trials that run out of memory are counted as grid search would meet them, in a seeded random
-order, an out-of-memory spreading to larger micro-batches of the same everything. Prints one JSON line.
+A false discard is a candidate that is pruned and whose peak is within the budget. For these every measured peak is a
+budget, and one byte less: the hardest there are. Trials that run out of memory are counted under 100 budgets evenly
+between the smallest peak and the largest, as a grid search would meet them, in seeded random orders, an out-of-memory
+spreading to larger micro-batches of the same everything; `at_a_peak` counts them under the hard budgets, where many
+candidates may lie within a few bytes of the budget. With --sweep the candidates that are admitted under its own budget
+are compared with those whose run fits. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +35,7 @@ from raysweep.sweep_file import Sweep, load_sweep
 
 ORDERS = 5
 """Seeded orders of each budget."""
+EVEN_BUDGETS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,26 +87,33 @@ def _candidates(sweep: Sweep) -> list[tuple[Candidate, bool]]:
 
 def audit(grids: Mapping[str, Sequence[Measured]]) -> dict[str, Any]:
     """Pruning of every grid under every budget."""
-    decisions = pruned = false_discards = sweeps = 0
-    out_of_memory: list[int] = []
-    for grid in grids.values():
-        for budget_bytes in budgets_of(grid):
-            sweeps += 1
-            gone = [each for each in grid if each.estimate.lower_bound_bytes > budget_bytes]
-            wrong = [each for each in gone if each.peak_bytes <= budget_bytes]
-            decisions, pruned, false_discards = decisions + len(grid), pruned + len(gone), false_discards + len(wrong)
-            admitted = [each for each in grid if each.estimate.lower_bound_bytes <= budget_bytes]
-            out_of_memory += [oom_trials(admitted, budget_bytes, seed=seed) for seed in range(ORDERS)]
+    sweeps = [(grid, budget_bytes) for grid in grids.values() for budget_bytes in budgets_of(grid)]
+    gone = [[each for each in grid if each.estimate.lower_bound_bytes > budget] for grid, budget in sweeps]
+    wrong = [
+        [each for each in pruned if each.peak_bytes <= sweep[1]] for pruned, sweep in zip(gone, sweeps, strict=True)
+    ]
+    usual = [oom for grid in grids.values() for budget in even_budgets(grid) for oom in oom_trials(grid, budget)]
+    at_a_peak = [oom for grid, budget in sweeps for oom in oom_trials(grid, budget)]
     return {
         "grids": len(grids),
         "candidates": sum(map(len, grids.values())),
-        "sweeps": sweeps,
-        "decisions": decisions,
-        "pruned": pruned,
-        "false_discards": false_discards,
-        "oom_trials_per_sweep": round(sum(out_of_memory) / max(1, len(out_of_memory)), 3),
-        "oom_trials_most": max(out_of_memory, default=0),
+        "budgets_at_a_peak": len(sweeps),
+        "decisions": sum(len(grid) for grid, _ in sweeps),
+        "pruned": sum(map(len, gone)),
+        "false_discards": sum(map(len, wrong)),
+        "oom_trials_per_sweep": round(statistics.mean(usual), 3),
+        "oom_trials_most": max(usual),
+        "oom_trials_per_sweep_at_a_peak": round(statistics.mean(at_a_peak), 3),
+        "oom_trials_most_at_a_peak": max(at_a_peak),
     }
+
+
+def admitted(grid: Sequence[Measured], budget_bytes: int) -> dict[str, Any]:
+    """What is admitted under one budget, against what fits; `differ` names the candidates where the two part."""
+    said = {each.candidate.candidate_id: each.estimate.lower_bound_bytes <= budget_bytes for each in grid}
+    fits = {each.candidate.candidate_id: each.peak_bytes <= budget_bytes for each in grid}
+    differ = sorted(name for name in fits if said[name] != fits[name])
+    return {"admitted": sum(said.values()), "fit": sum(fits.values()), "differ": differ}
 
 
 def budgets_of(grid: Sequence[Measured]) -> list[int]:
@@ -110,9 +122,19 @@ def budgets_of(grid: Sequence[Measured]) -> list[int]:
     return sorted({*peaks, *(peak - 1 for peak in peaks[1:])})
 
 
-def oom_trials(admitted: Sequence[Measured], budget_bytes: int, *, seed: int) -> int:
-    """Trials that run out of memory in a grid search."""
-    left = list(admitted)
+def even_budgets(grid: Sequence[Measured]) -> list[int]:
+    """Budgets at equal distances between the smallest measured peak and the largest, both included."""
+    least, most = min(each.peak_bytes for each in grid), max(each.peak_bytes for each in grid)
+    return [least + (most - least) * step // (EVEN_BUDGETS - 1) for step in range(EVEN_BUDGETS)]
+
+
+def oom_trials(grid: Sequence[Measured], budget_bytes: int) -> list[int]:
+    """Trials that run out of memory in a grid search over what is admitted, for each of the orders."""
+    return [_oom_trials(grid, budget_bytes, seed=seed) for seed in range(ORDERS)]
+
+
+def _oom_trials(grid: Sequence[Measured], budget_bytes: int, *, seed: int) -> int:
+    left = [each for each in grid if each.estimate.lower_bound_bytes <= budget_bytes]
     random.Random(seed).shuffle(left)
     count = 0
     while left:
@@ -138,15 +160,14 @@ def main() -> None:
     }
     candidates = [candidate for candidate, _ in _candidates(sweep) if candidate.candidate_id in launched]
     traces = trace_sweep(sweep, candidates, progress=lambda done, needed: None)
-    print(
-        json.dumps(
-            {
-                "closed_form": audit({each: grid_of(each, sweep, {}) for each in given.results}),
-                "trace": audit({each: grid_of(each, sweep, traces.estimates) for each in given.results}),
-                "notes": traces.notes,
-            }
-        )
-    )
+    found: dict[str, Any] = {"notes": traces.notes}
+    methods: dict[str, Mapping[str, MemoryEstimate]] = {"closed_form": {}, "trace": traces.estimates}
+    for method, estimates in methods.items():
+        grids = {each: grid_of(each, sweep, estimates) for each in given.results}
+        found[method] = audit(grids)
+        if sweep.memory_budget_bytes is not None:
+            found[method]["own_budget"] = [admitted(grid, sweep.memory_budget_bytes) for grid in grids.values()]
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -70,6 +70,10 @@ class Family:
             self.choice.item(number),
         )
 
+    def one_of_each_choice(self) -> list[Candidate]:
+        """A member for each set of values of the further axes."""
+        return [self.member(number) for number in np.unique(self.choice, return_index=True)[1].tolist()]
+
     def only(self, chosen: Mask) -> Family:
         """The same with fewer members."""
         return replace(

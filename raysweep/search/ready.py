@@ -20,6 +20,7 @@ from raysweep.preflight.judge import Needs
 from raysweep.preflight.look import look_over
 from raysweep.preflight.results_uri import check_results
 from raysweep.serde import canonical_json
+from raysweep.space_families import families
 from raysweep.sweep_file import Sweep
 from raysweep.workload import BYTES_PER_ELEMENT
 
@@ -112,11 +113,11 @@ def offloaded_bytes(sweep: Sweep, config: Mapping[str, Any]) -> int:
 
 def _distinct_configs(sweep: Sweep) -> list[Mapping[str, Any]]:
     """A rendered config for each set of values of the further axes; stage and batch are ours, so they are right."""
-    candidates = sweep.space.candidates(
-        global_batch_size=sweep.workload.global_batch_size, world_size=sweep.workload.world_size
-    )
-    distinct = {canonical_json(dict(candidate.deepspeed)): candidate for candidate, _ in candidates}
-    return [render(each, workload=sweep.workload, base=sweep.base_ds_config) for each in distinct.values()]
+    workload = sweep.workload
+    found = families(sweep.space, global_batch_size=workload.global_batch_size, world_size=workload.world_size)
+    candidates = [candidate for family in found for candidate in family.one_of_each_choice()]
+    distinct = {canonical_json(dict(candidate.deepspeed)): candidate for candidate in candidates}
+    return [render(each, workload=workload, base=sweep.base_ds_config) for each in distinct.values()]
 
 
 def precision_lacks(sweep: Sweep) -> str:
@@ -146,7 +147,6 @@ def check_sweep(sweep: Sweep, *, address: str | None, note: Callable[[str], None
         sweep: the sweep file, read, with its model built.
         address: an existing Ray cluster; by default the file's, else a local Ray is started.
         note: told what is waited for.
-        prunes: whether a sweep of which nothing is predicted to fit is refused.
 
     Raises:
         ConfigError: when the file cannot be right, or there is no room.

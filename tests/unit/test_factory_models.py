@@ -1,11 +1,10 @@
 """The user's own model and batches, from a package outside the repository."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
-from worker_builders import request_for, single_rank
+from worker_builders import request_for, single_rank, with_own_code
 
 from raysweep.errors import ConfigError
 from raysweep.launch.records import describe_failure
@@ -85,11 +84,8 @@ def measure(folder: Path, function: str, stage: int = 0, interval: int = 0, **kw
     from raysweep.worker.loop import measure_candidate
 
     name = function if ":" in function else f"mixer_of_mine:{function}"
-    model = {"kind": "factory", "factory": name, "kwargs": kwargs, "block_lists": [], "python_path": str(folder)}
     request = request_for(stage, interval=interval, precision="fp32")
-    return measure_candidate(
-        dataclasses.replace(request, workload=dataclasses.replace(request.workload, model=model)), rank
-    )
+    return measure_candidate(with_own_code(request, "factory", folder, name, **kwargs), rank)
 
 
 @pytest.mark.parametrize(("stage", "interval"), [(0, 2), (3, 0), (3, 1)])

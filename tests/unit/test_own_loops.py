@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from worker_builders import request_for, single_rank
+from worker_builders import request_for, single_rank, with_own_code
 
 from raysweep.errors import CheckpointMismatch, ConfigError, NumericsError, OutOfMemory
 from raysweep.measurement import RankReport
@@ -126,14 +125,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _lent(folder: Path, request: LaunchRequest, function: str, **kwargs: Any) -> LaunchRequest:
-    model = {
-        "kind": "loop",
-        "loop": f"lent_loops:{function}",
-        "kwargs": kwargs,
-        "block_lists": [],
-        "python_path": str(folder),
-    }
-    return replace(request, workload=replace(request.workload, model=model))
+    return with_own_code(request, "loop", folder, f"lent_loops:{function}", **kwargs)
 
 
 def _measure(request: LaunchRequest) -> RankReport:

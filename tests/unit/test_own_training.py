@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import runpy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from builders import make_candidate, make_workload
 from export_builders import make_answer
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
-from worker_builders import request_for, single_rank
+from worker_builders import request_for, single_rank, with_own_code
 
 from raysweep.exports.targets import write_targets
 from raysweep.trial import LaunchRequest
@@ -78,10 +77,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def request_of(code: Path, kind: str, **kwargs: Any) -> LaunchRequest:
     """Two micro-batches of 2, every second block checkpointed."""
-    request = request_for(2, interval=2, accumulation=2)
     function = "own_code:train" if kind == "loop" else "own_code:make"
-    model = {"kind": kind, kind: function, "kwargs": kwargs, "block_lists": [], "python_path": str(code)}
-    return replace(request, workload=replace(request.workload, model=model))
+    return with_own_code(request_for(2, interval=2, accumulation=2), kind, code, function, **kwargs)
 
 
 def checkpointed(module: nn.Module) -> int:

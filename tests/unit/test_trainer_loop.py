@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from worker_builders import request_for, single_rank
+from worker_builders import request_for, single_rank, with_own_code
 
 from raysweep.errors import ConfigError
 from raysweep.trial import LaunchRequest
@@ -86,15 +85,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _request(folder: Path, stage: int, function: str, **launch: Any) -> LaunchRequest:
-    request = request_for(stage, **launch)
-    model = {
-        "kind": "trainer",
-        "trainer": f"lent_trainers:{function}",
-        "kwargs": {"folder": str(folder / "out")},
-        "block_lists": [],
-        "python_path": str(folder),
-    }
-    return replace(request, workload=replace(request.workload, model=model))
+    name, out = f"lent_trainers:{function}", str(folder / "out")
+    return with_own_code(request_for(stage, **launch), "trainer", folder, name, folder=out)
 
 
 def test_a_trainer_trains_the_candidate_and_nothing_beside(folder: Path) -> None:

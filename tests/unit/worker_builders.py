@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Container, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,6 +58,12 @@ def request_for(
         ds_config=_config(stage, micro_batch, accumulation, precision, learning_rate),
         **{"window": QUICK, **launch},
     )
+
+
+def with_own_code(request: LaunchRequest, kind: str, folder: Path, function: str, **kwargs: Any) -> LaunchRequest:
+    """The same launch with a factory, a trainer or a loop of the user's (`kind`), `module:function` in a folder."""
+    model = {"kind": kind, kind: function, "kwargs": kwargs, "block_lists": [], "python_path": str(folder)}
+    return replace(request, workload=replace(request.workload, model=model))
 
 
 def _config(stage: int, micro_batch: int, accumulation: int, precision: str, learning_rate: float) -> dict[str, Any]:
