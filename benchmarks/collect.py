@@ -81,6 +81,11 @@ BENCHMARKS = (
         (Target("ratio_mean", "at least", 0.98), Target("ratio_mean", "at most", 1.02)),
     ),
     Benchmark(
+        "own_loop_overhead",
+        "a loop and a Trainer of the user's own as a candidate and without raysweep, step by step in turns",
+        (Target("ratio_lowest", "at least", 0.97), Target("ratio_highest", "at most", 1.03)),
+    ),
+    Benchmark(
         "hand_tuned",
         "the first stage that fits, then micro-batches doubled until out of memory, and raysweep, on four workloads",
         (Target("throughput_ratio", "at least", 1),),

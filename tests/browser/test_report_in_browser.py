@@ -64,7 +64,7 @@ class Opened:
         self.page.on("request", lambda request: self.requests.append(request.url))
         began_s = time.perf_counter()
         self.page.goto(path.as_uri())
-        self.page.wait_for_function("document.getElementById('count').textContent !== ''")
+        self.page.locator("#count:not(:empty)").wait_for()
         self.ready_s = time.perf_counter() - began_s
 
     def shown(self) -> list[str]:
@@ -141,13 +141,13 @@ def test_the_live_page_renews_itself_and_keeps_order_and_filter(browser: Any, tm
         page.fill("#filter-text", "s0")
         with Journal.open(tmp_path / "journal.jsonl") as journal:
             journal.append(EntryKind.MEASUREMENT, to_dict(late))
-        page.wait_for_function("document.querySelector('#all').textContent.includes('70.50')", timeout=5000)
+        page.locator("#all", has_text="70.50").wait_for(timeout=5000)  # by locators: the page forbids `eval`
         assert page.input_value("#filter-text") == "s0" and "1 of 3" in page.inner_text("#count")
         assert page.get_attribute("#all th:nth-child(7)", "aria-sort") == "ascending"
         rates = page.evaluate("Array.from(document.querySelectorAll('#all tbody tr'), row => row.cells[6].textContent)")
         assert rates == ["70.50", "100.00", ""]
         assert complaints == []
-    page.wait_for_function("document.querySelector('#live').textContent.includes('has ended')", timeout=5000)
+    page.locator("#live", has_text="has ended").wait_for(timeout=5000)
 
 
 @pytest.mark.skipif(not AXE, reason="AXE does not name an axe.min.js")

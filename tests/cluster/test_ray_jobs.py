@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import local_cluster
 import pyarrow.parquet as pq
 import pytest
-from jobs import LONG, Client, launches, wait_until
+from jobs import LONG, SHORT, Client, launches, wait_until
 from seeds import built_operators
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -50,7 +50,7 @@ def test_without_the_token_nothing_starts(client: Client, token: str | None) -> 
 
 def test_a_sweep_that_cannot_succeed_gives_its_code_each_time(client: Client) -> None:
     # Above what some are sure to need, below what any of them takes.
-    path = client.write_sweep("hopeless", LONG, memory_budget="780KiB")
+    path = client.write_sweep("hopeless", SHORT, memory_budget="950KiB")
     code, output = client.run("submit", path, "--follow")
     assert code == 3 and output.splitlines()[-1].startswith("FAILED hopeless-"), output
     assert "samples/s" not in output and "OOM" in output

@@ -37,6 +37,7 @@ def client(slurm: slurm_nodes.SlurmNodes) -> Client:
     for source in built_operators().values():
         shutil.copytree(source, slurm.folder / "home" / OPERATORS, symlinks=True)
     environment = {**slurm.environment, "HOME": str(slurm.folder / "home"), "OMP_NUM_THREADS": "1"}
+    environment["RAY_gcs_rpc_server_reconnect_timeout_s"] = "5"  # an allocation ends sooner
     place = ("--to", "slurm", "--option", "nodes=2", "--option", "time=00:30:00")
     return Client(project, *place, environment=environment)
 

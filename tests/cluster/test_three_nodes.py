@@ -153,6 +153,7 @@ def test_a_node_that_stays_away_ends_the_sweep_at_the_limit_with_the_reason(
     assert (lost["status"], lost["failure_kind"]) == ("FAILED", "infrastructure") and third in lost["reason"]
 
 
+@pytest.mark.slow
 def test_three_groups_search_at_once_each_on_a_node_of_its_own(three_nodes: OnHead, tmp_path: Path) -> None:
     alone = {"count": 1, "resources_per_worker": {"CPU": 1}, "concurrent_groups": 3}
     path = three_nodes.write_sweep(
