@@ -5,9 +5,9 @@
 Two groups of two ranks train the same model. One has DeepSpeed's engine and nothing of raysweep around it, the other is
 measured as a candidate. They take turns: while one takes an optimizer step the other waits, so a pair of steps is as
 close in time as can be, and what the machine does otherwise is the same for both. In the next round the groups change
-roles. `cost` is a step with the meter against the bare one beside it, the meter's own work included; `told` is what the
-meter reported of an interval against what the loop saw of it; `ratio`, their product, is a reported step against a bare
-one. Prints one JSON line.
+roles. `cost` is a step with the meter against the bare one beside it (the median of all pairs), the meter's own work
+included; `told` is what the meter reported of an interval against what the loop saw of it; `ratio`, their product, is a
+reported step against a bare one. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -158,17 +158,26 @@ def figures(lines: list[dict[str, Any]]) -> dict[str, Any]:
             math.log(said / seen)
             for said, seen in zip(sides[False]["told_s"], sides[False]["intervals_s"], strict=False)
         ]
-    cost, told_ratio = statistics.fmean(costs), statistics.median(told)
-    half = 1.96 * statistics.stdev(costs) / math.sqrt(len(costs))
+    cost, told_ratio = statistics.median(costs), statistics.median(told)
+    low, high = median_interval(costs)
+    bare_s = statistics.median(step for sides in rounds.values() for step in sides[True]["steps_s"])
     return {
         "pairs": len(costs),
-        "bare_ms": round(1000 * statistics.median(s for sides in rounds.values() for s in sides[True]["steps_s"]), 1),
+        "bare_ms": round(1000 * bare_s, 1),
         "cost": round(math.exp(cost), 4),
         "told": round(math.exp(told_ratio), 4),
         "ratio": round(math.exp(cost + told_ratio), 4),
-        "ratio_low": round(math.exp(cost + told_ratio - half), 4),
-        "ratio_high": round(math.exp(cost + told_ratio + half), 4),
+        "ratio_low": round(math.exp(low + told_ratio), 4),
+        "ratio_high": round(math.exp(high + told_ratio), 4),
     }
+
+
+def median_interval(values: list[float]) -> tuple[float, float]:
+    """The 95 % interval of a median by order statistics, which asks nothing of how the values are spread."""
+    ordered = sorted(values)
+    half = 1.96 * math.sqrt(len(ordered)) / 2
+    first, last = math.floor(len(ordered) / 2 - half), math.ceil(len(ordered) / 2 + half)
+    return ordered[max(0, first)], ordered[min(len(ordered) - 1, last)]
 
 
 def free_port() -> int:
