@@ -12,8 +12,11 @@ from builders import make_candidate, make_request, make_workload
 from torch._dynamo.utils import counters
 from worker_builders import QUICK
 
+from raysweep.estimate.model_facts import count_model, with_activations
 from raysweep.launch.in_process import InProcessLauncher
 from raysweep.measurement import Figures
+from raysweep.memory import ZeroSettings, estimate_memory
+from raysweep.model_facts import shape_of
 from raysweep.model_schema import HfModel
 from raysweep.trial import FailureKind, LaunchRequest
 
@@ -70,7 +73,11 @@ def test_eager_attention_trains_alike_and_keeps_its_matrix(launcher: InProcessLa
     found = {}
     for attention in ("sdpa", "eager"):
         candidate = make_candidate(zero_stage=0, micro_batch_size_per_gpu=16, attn_implementation=attention)
-        found[attention] = figures_of(launcher, make_request(candidate=candidate, workload=workload.of(candidate)))
+        own = workload.of(candidate)
+        found[attention] = figures_of(launcher, make_request(candidate=candidate, workload=own))
+        shape = shape_of(with_activations(count_model(own.model), own))
+        predicted = estimate_memory(candidate, replace(own, shape=shape), ZeroSettings())
+        assert predicted.peak_bytes == pytest.approx(found[attention].peak_memory_bytes, rel=predicted.band)
     assert found["eager"].first_loss == pytest.approx(found["sdpa"].first_loss, rel=1e-3)
     assert found["eager"].peak_memory_bytes > found["sdpa"].peak_memory_bytes
 
