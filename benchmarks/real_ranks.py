@@ -27,8 +27,8 @@ COUNTED = {
     "broadcast": "broadcast_",
 }
 """Function of torch.distributed -> c10d's name of it."""
-OWN_BYTES = 32
-"""The stepper's own agreement after each step: four numbers in fp64."""
+AGREED = 4
+"""Numbers in fp64 on which the stepper's ranks agree after each step, by an all-reduce of its own."""
 
 
 def weigh_for_real(
@@ -159,7 +159,8 @@ class _CollectiveCounter:
         def call(*args: Any, **kwargs: Any) -> Any:
             tensors = [item for item in (*args, *kwargs.values()) if isinstance(item, torch.Tensor)]
             size_bytes = max((tensor.numel() * tensor.element_size() for tensor in tensors), default=0)
-            if size_bytes != OWN_BYTES:
+            is_own = any(tensor.dtype == torch.float64 and tensor.numel() == AGREED for tensor in tensors)
+            if not is_own:
                 self._calls[name] += 1
                 self._bytes[name] += size_bytes
             return function(*args, **kwargs)
