@@ -100,12 +100,11 @@ def run_process(number: int, barrier: Any, folder: str, ports: list[int], rounds
             else:
                 told_s = run_measured(request_for(stage), kind, folder, turns, context)
                 found = {"told_s": told_s, "intervals_s": turns.intervals_s()}
-            if rank == 0:
-                line = {"kind": kind, "stage": stage, "round": each, "bare": bare, "steps_s": turns.steps_s(), **found}
-                with Path(folder, f"group-{group}.jsonl").open("a") as out:
-                    print(json.dumps(line), file=out)
-                if bare:
-                    print(f"round {each}: {kind}, stage {stage}", file=sys.stderr, flush=True)
+            line = {"kind": kind, "stage": stage, "round": each, "bare": bare, "steps_s": turns.steps_s(), **found}
+            with Path(folder, f"process-{number}.jsonl").open("a") as out:
+                print(json.dumps(line), file=out)
+            if bare and rank == 0:
+                print(f"round {each}: {kind}, stage {stage}", file=sys.stderr, flush=True)
 
 
 def request_for(stage: int) -> Any:
@@ -147,29 +146,33 @@ def request_for(stage: int) -> Any:
 
 def figures(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """The figures of a kind and stage, over all rounds."""
-    rounds: dict[int, dict[bool, dict[str, Any]]] = defaultdict(dict)
+    rounds: dict[int, dict[bool, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
-        rounds[line["round"]][line["bare"]] = line
-    costs, told = [], []
+        rounds[line["round"]][line["bare"]].append(line)
+    bare_s, costs, told = [], [], []
     for sides in rounds.values():
-        pairs = zip(sides[True]["steps_s"], sides[False]["steps_s"], strict=True)
-        costs += [math.log(with_meter / bare) for bare, with_meter in pairs]
-        told += [
-            math.log(said / seen)
-            for said, seen in zip(sides[False]["told_s"], sides[False]["intervals_s"], strict=False)
-        ]
+        # Both ranks begin together, and a step is over when both are done: the next one waits for the slower.
+        bare, measured = ([max(ranks) for ranks in _by_step(sides[side], "steps_s")] for side in (True, False))
+        bare_s += bare
+        costs += [math.log(with_meter / without) for with_meter, without in zip(measured, bare, strict=True)]
+        for line in sides[False]:
+            pairs = zip(line["told_s"], line["intervals_s"], strict=False)
+            told += [math.log(said / seen) for said, seen in pairs]
     cost, told_ratio = statistics.median(costs), statistics.median(told)
     low, high = median_interval(costs)
-    bare_s = statistics.median(step for sides in rounds.values() for step in sides[True]["steps_s"])
     return {
         "pairs": len(costs),
-        "bare_ms": round(1000 * bare_s, 1),
+        "bare_ms": round(1000 * statistics.median(bare_s), 1),
         "cost": round(math.exp(cost), 4),
         "told": round(math.exp(told_ratio), 4),
         "ratio": round(math.exp(cost + told_ratio), 4),
         "ratio_low": round(math.exp(low + told_ratio), 4),
         "ratio_high": round(math.exp(high + told_ratio), 4),
     }
+
+
+def _by_step(ranks: list[dict[str, Any]], name: str) -> list[tuple[float, ...]]:
+    return list(zip(*(line[name] for line in ranks), strict=True))
 
 
 def median_interval(values: list[float]) -> tuple[float, float]:
@@ -199,7 +202,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         ports = [free_port(), free_port()]
         mp.spawn(run_process, args=(barrier, folder, ports, given.rounds, cases), nprocs=4)
-        lines = [json.loads(line) for path in Path(folder).glob("group-*.jsonl") for line in path.open()]
+        lines = [json.loads(line) for path in Path(folder).glob("process-*.jsonl") for line in path.open()]
     found = []
     for kind, stage in cases:
         of_case = [line for line in lines if (line["kind"], line["stage"]) == (kind, stage)]
