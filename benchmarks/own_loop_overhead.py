@@ -5,9 +5,9 @@
 Two groups of two ranks train the same model. One has DeepSpeed's engine and nothing of raysweep around it, the other is
 measured as a candidate. They take turns: while one takes an optimizer step the other waits, so a pair of steps is as
 close in time as can be, and what the machine does otherwise is the same for both. In the next round the groups change
-roles. `cost` is a step with the meter against the bare one beside it (the median of all pairs), the meter's own work
-included; `told` is what the meter reported of an interval against what the loop saw of it; `ratio`, their product, is a
-reported step against a bare one. Prints one JSON line.
+roles. A step is over when both ranks of a group are done. For each kind and stage, by medians over all pairs: `ratio`
+is a step as the meter reports it against the bare one beside it; `cost` is the same with what the meter itself takes,
+which it leaves out of its report. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -149,30 +149,34 @@ def figures(lines: list[dict[str, Any]]) -> dict[str, Any]:
     rounds: dict[int, dict[bool, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
         rounds[line["round"]][line["bare"]].append(line)
-    bare_s, costs, told = [], [], []
+    bare_s, costs, ratios = [], [], []
     for sides in rounds.values():
-        # Both ranks begin together, and a step is over when both are done: the next one waits for the slower.
-        bare, measured = ([max(ranks) for ranks in _by_step(sides[side], "steps_s")] for side in (True, False))
+        bare, measured, reported = (
+            [max(ranks) for ranks in zip(*steps, strict=True)]
+            for steps in (
+                [line["steps_s"] for line in sides[True]],
+                [line["steps_s"] for line in sides[False]],
+                [reported_s(line) for line in sides[False]],
+            )
+        )
         bare_s += bare
-        costs += [math.log(with_meter / without) for with_meter, without in zip(measured, bare, strict=True)]
-        for line in sides[False]:
-            pairs = zip(line["told_s"], line["intervals_s"], strict=False)
-            told += [math.log(said / seen) for said, seen in pairs]
-    cost, told_ratio = statistics.median(costs), statistics.median(told)
-    low, high = median_interval(costs)
+        costs += [math.log(each / beside) for each, beside in zip(measured, bare, strict=True)]
+        ratios += [math.log(each / beside) for each, beside in zip(reported, bare, strict=True)]
+    low, high = median_interval(ratios)
     return {
-        "pairs": len(costs),
+        "pairs": len(ratios),
         "bare_ms": round(1000 * statistics.median(bare_s), 1),
-        "cost": round(math.exp(cost), 4),
-        "told": round(math.exp(told_ratio), 4),
-        "ratio": round(math.exp(cost + told_ratio), 4),
-        "ratio_low": round(math.exp(low + told_ratio), 4),
-        "ratio_high": round(math.exp(high + told_ratio), 4),
+        "cost": round(math.exp(statistics.median(costs)), 4),
+        "ratio": round(math.exp(statistics.median(ratios)), 4),
+        "ratio_low": round(math.exp(low), 4),
+        "ratio_high": round(math.exp(high), 4),
     }
 
 
-def _by_step(ranks: list[dict[str, Any]], name: str) -> list[tuple[float, ...]]:
-    return list(zip(*(line[name] for line in ranks), strict=True))
+def reported_s(line: dict[str, Any]) -> list[float]:
+    """A rank's steps as reported: what the meter left out of an interval, it would leave out of the step alone."""
+    both = zip(line["steps_s"], line["intervals_s"], line["told_s"], strict=False)
+    return [step - (seen - told) for step, seen, told in both]
 
 
 def median_interval(values: list[float]) -> tuple[float, float]:
