@@ -100,6 +100,37 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "memory_accuracy",
+        "traced peaks with those of real ranks, to the byte; a sample of 24 of the 128 configurations",
+        (
+            Target("max_error_pct", "at most", 0.1),
+            Target("closed_form_median_error_pct", "at most", 2),
+            Target("closed_form_max_error_pct", "at most", 12),
+        ),
+        ("whole", "--count", "12"),
+    ),
+    Benchmark(
+        "pruning_audit",
+        "what the closed form prunes under many budgets with what was measured",
+        (Target("closed_form.false_discards", "at most", 0),),
+    ),
+    Benchmark(
+        "large_model",
+        "the trace of a Llama of 7 billion parameters with its closed form and the textbook",
+        (Target("wall_s", "at most", 600), Target("largest_resident_gib", "at most", 2)),
+    ),
+    Benchmark(
+        "search_regret",
+        "guided search with other methods on recorded grids",
+        (Target("within_2pct_share", "at least", 0.95), Target("trials_max", "at most", 12)),
+        ("--methods", "guided"),
+    ),
+    Benchmark(
+        "step_time_accuracy",
+        "the step-time model after six launches with the rest of recorded grids",
+        (Target("median_error_pct", "at most", 5), Target("kendall_tau", "at least", 0.85)),
+    ),
+    Benchmark(
         "search_simulation",
         "the answer of guided search with the best of the space, on 200 simulated workloads",
         (Target("within_2pct_share", "at least", 0.9), Target("trials_max", "at most", 12)),

@@ -4,6 +4,7 @@ python benchmarks/memory_accuracy.py predict FOLDER                 # goes on wh
 python benchmarks/memory_accuracy.py measure FOLDER --minutes 8     # a part of the runs; again until all are there
 python benchmarks/memory_accuracy.py summary FOLDER                 # one JSON line
 python benchmarks/memory_accuracy.py closed FOLDER                  # the closed form as it is now against the traces
+python benchmarks/memory_accuracy.py whole [FOLDER] --count 12      # the first three in one go
 
 `predict` takes `--worlds`, `--families` and `--count` (a sample of so many in each world). It writes
 FOLDER/predictions.jsonl and prints its hash; `measure` notes that hash before its first run and refuses when it has
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import statistics
 import sys
@@ -245,11 +247,33 @@ def _spread(errors: Sequence[float]) -> dict[str, Any]:
     }
 
 
+def _chosen(given: argparse.Namespace) -> list[tuple[str, LaunchRequest]]:
+    chosen = []
+    for world in given.worlds:
+        of_world = configurations([world], given.families)
+        count = len(of_world) if given.count is None else min(given.count, len(of_world))
+        chosen += random.Random(world).sample(of_world, count)
+    return chosen
+
+
+def run_part(part: str, folder: Path, given: argparse.Namespace) -> None:
+    """One part, in a folder that is there."""
+    if part in ("predict", "whole"):
+        add_predictions(folder, _chosen(given), processes=given.processes)
+    if part in ("measure", "whole"):
+        minutes = math.inf if part == "whole" else given.minutes
+        add_measurements(folder, minutes=minutes, at_once=given.at_once, oracles=given.oracles)
+    if part in ("summary", "whole"):
+        print(json.dumps(summary(folder)))
+    if part == "closed":
+        print(json.dumps(closed(folder)))
+
+
 def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["predict", "measure", "summary", "closed"])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("part", choices=["predict", "measure", "summary", "closed", "whole"])
+    parser.add_argument("folder", type=Path, nargs="?", help="of a run in parts; `whole` does without")
     parser.add_argument("--count", type=int, default=None, help="configurations of each world, drawn at random")
     parser.add_argument("--worlds", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=list(FAMILIES))
@@ -258,18 +282,12 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=16, help="runs of one part")
     parser.add_argument("--oracles", type=int, default=3, help="runs of a part with the allocator's events")
     given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    if given.part == "predict":
-        chosen = []
-        for world in given.worlds:
-            of_world = configurations([world], given.families)
-            count = len(of_world) if given.count is None else min(given.count, len(of_world))
-            chosen += random.Random(world).sample(of_world, count)
-        add_predictions(given.folder, chosen, processes=given.processes)
-    elif given.part == "measure":
-        add_measurements(given.folder, minutes=given.minutes, at_once=given.at_once, oracles=given.oracles)
-    else:
-        print(json.dumps(summary(given.folder) if given.part == "summary" else closed(given.folder)))
+    if given.folder is None and given.part != "whole":
+        parser.error(f"{given.part} needs the folder of the run")
+    with tempfile.TemporaryDirectory() as own:
+        folder = given.folder or Path(own)
+        folder.mkdir(parents=True, exist_ok=True)
+        run_part(given.part, folder, given)
 
 
 if __name__ == "__main__":
