@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,9 +92,10 @@ class LocalCluster:
         return f"{self.nodes[0].address}:{RAY_PORT}"
 
     def start_ray(self, slots: Sequence[int], *, dashboard: bool = False) -> None:
-        """Start Ray on every node, with so many CPUs each; the first is the head's."""
-        for index, count in enumerate(slots):
-            self.start_node(index, count, dashboard=dashboard)
+        """Start Ray on every node, with so many CPUs each; the first is the head's, and the others join it at once."""
+        self.start_node(0, slots[0], dashboard=dashboard)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self.start_node, range(1, len(slots)), slots[1:]))
 
     def start_node(self, index: int, slots: int, *, dashboard: bool = False) -> None:
         """Start Ray on one node."""
