@@ -63,16 +63,28 @@ def ray_session(
         # Ray puts the interpreter's path into a shell command without quotes; a space in it would end every worker.
         options["runtime_env"]["py_executable"] = shlex.quote(sys.executable)
     on_sigterm = signal.getsignal(signal.SIGTERM)
-    try:
-        ray.init(**options)
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise PreflightError(message=f"cannot join Ray at {address or 'this machine'}: {error}") from None
+    _init(options, place=address or "this machine")
     # Ray puts a handler of its own over the caller's, which ends the process without a word.
     signal.signal(signal.SIGTERM, on_sigterm)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _init(options: Mapping[str, Any], *, place: str) -> None:
+    for last in (False, True):
+        try:
+            ray.init(**options)
+            return
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            raise PreflightError(message=f"cannot join Ray at {place}: {error}") from None
+        except Exception as error:
+            # A bare one is Ray's for a node that is not up within 30 s; on a busy machine the second one may be.
+            if type(error) is not Exception:
+                raise
+            if last:
+                raise PreflightError(message=f"cannot start Ray on {place}: {error}") from None
 
 
 def _check_listening(address: str) -> None:
