@@ -8,6 +8,7 @@ Needs root, `ip` and `tc` (iproute2), and `unshare` and `nsenter` (util-linux).
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import ipaddress
 import json
 import os
@@ -27,6 +28,7 @@ from local_nodes import CannotBuild, LocalCluster, Node, do, output
 
 STATE = Path("/var/tmp/raysweep-local")
 """Folder a cluster: what is known of it, and the private /tmp of each node."""
+LOCK = Path("/var/tmp/raysweep-local.lock")
 SUBNETS = ipaddress.ip_network("10.213.0.0/16")
 READY_WITHIN_S = 20.0
 MOST_NODES = 32
@@ -55,10 +57,12 @@ def up(
     """
     check_able(name)
     down(name)
-    bridge, subnet, token = f"rs-{name}", _free_subnet(), secrets.token_hex(16)
+    bridge, token = f"rs-{name}", secrets.token_hex(16)
     try:
         do("ip", "link", "add", bridge, "type", "bridge")
-        do("ip", "addr", "add", f"{subnet[254]}/{subnet.prefixlen}", "dev", bridge)
+        with _alone():  # or two clusters that are made at once take the same network
+            subnet = _free_subnet()
+            do("ip", "addr", "add", f"{subnet[254]}/{subnet.prefixlen}", "dev", bridge)
         do("ip", "link", "set", bridge, "up")
         made = []
         for index in range(nodes):
@@ -193,6 +197,13 @@ def _below_tmp() -> list[str]:
     """Folders of the installed software under /tmp, relative to it; a node, whose /tmp is its own, needs them there."""
     folders = [Path(sys.prefix), Path(sys.base_prefix), Path(__file__).resolve().parents[2]]
     return sorted({str(folder.relative_to("/tmp")) for folder in folders if folder.is_relative_to("/tmp")})
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    with LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _free_subnet() -> ipaddress.IPv4Network:
