@@ -108,8 +108,15 @@ def _start(slurm: SlurmNodes) -> None:
     for name, node in zip(names, slurm.nodes, strict=True):
         node.run("slurmd", "-N", name, environment=slurm.environment)
     limit_s = time.monotonic() + 60
-    while slurm.ask("sinfo", "--noheader", "--format=%T").split() != ["idle"]:
+    while not _are_idle(slurm):
         if time.monotonic() > limit_s:
             logs = [path.read_text()[-1500:] for path in slurm.folder.glob("*.log")]
             raise local_cluster.CannotBuild("Slurm's nodes do not come up: " + "\n".join(logs))
         time.sleep(0.5)
+
+
+def _are_idle(slurm: SlurmNodes) -> bool:
+    try:
+        return slurm.ask("sinfo", "--noheader", "--format=%T").split() == ["idle"]
+    except subprocess.CalledProcessError:  # nobody answers yet
+        return False
