@@ -60,7 +60,7 @@ def request_for(
     )
 
 
-def with_own_code(request: LaunchRequest, kind: str, folder: Path, function: str, **kwargs: Any) -> LaunchRequest:
+def with_own_code(request: LaunchRequest, kind: str, folder: Path, function: str, /, **kwargs: Any) -> LaunchRequest:
     """The same launch with a factory, a trainer or a loop of the user's (`kind`), `module:function` in a folder."""
     model = {"kind": kind, kind: function, "kwargs": kwargs, "block_lists": [], "python_path": str(folder)}
     return replace(request, workload=replace(request.workload, model=model))
