@@ -17,9 +17,12 @@ test: .venv/installed
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow -n 0
 
+# The longest come first, so that three that run side by side end together.
+CLUSTER_TESTS := $(addprefix tests/cluster/test_,lost_nodes.py slurm.py ray_jobs.py links.py uneven_nodes.py)
+
 # Several nodes, Ray Jobs and Slurm on this machine: as root, with Slurm installed; what is lacking is skipped.
 test-cluster: .venv/installed
-	PYTHONPATH="$(TEST_PATH)" $(BIN)/python -m pytest -m "cluster and not slow" -n 0 -rs
+	PYTHONPATH="$(TEST_PATH)" $(BIN)/python -m pytest -m "cluster and not slow" -n 3 -rs $(CLUSTER_TESTS)
 
 # Inject faults into real worker groups and sweeps, and judge how they end (half an hour; as root, all of them).
 chaos: .venv/installed

@@ -32,8 +32,14 @@ LOCK = Path("/var/tmp/raysweep-local.lock")
 SUBNETS = ipaddress.ip_network("10.213.0.0/16")
 READY_WITHIN_S = 20.0
 MOST_NODES = 32
+TRIAL = (
+    "ip link add bridge type bridge && ip link add one type veth peer name other && "
+    "tc qdisc add dev one root tbf rate 20mbit burst 32kb latency 400ms"
+)
+"""What a machine has to let root do in a network of its own; containers often do not."""
 INSIDE = (
-    "set -e; hostname {host}; mount --bind {hosts} /etc/hosts; {software}mount --rbind {tmp} /tmp; "
+    "set -e; hostname {host}; mount --bind {hosts} /etc/hosts; mount --bind /dev/null /etc/resolv.conf; "
+    "{software}mount --rbind {tmp} /tmp; "
     "mount -t tmpfs -o size={shm} tmpfs /dev/shm; {hide}"
     # An ignored SIGCHLD outlives exec: the kernel then buries orphans, for whom process 1 of a node is responsible.
     "trap '' CHLD; touch /tmp/.ready; exec sleep infinity"
@@ -143,8 +149,8 @@ def _make_node(
     # Ray finds its own address by the way to a public one, so there is a way; nothing is ever sent there.
     do("ip", "-n", namespace, "route", "add", "default", "via", str(subnet[254]))
     hosts = folder / "hosts"
-    # The own name as many distributions have it: what gloo is left to find by it is of no use to another node. Without
-    # the names of the others whoever looks one up waits for a name server.
+    # The own name as many distributions have it: what gloo is left to find by it is of no use to another node. The names
+    # of the others are here, because no name server is: torch looks up every address, and would wait for it at each start.
     others = "".join(f"{subnet[each + 1]} {name}-{each}.cluster\n" for each in range(MOST_NODES))
     hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}-{index}\n{others}")
     hide = "".join(f"mount -t tmpfs -o size=64k tmpfs '{path}'; " for path in hidden)
@@ -191,6 +197,10 @@ def check_able(name: str) -> None:
     lacking = [tool for tool in ("ip", "tc", "unshare", "nsenter") if shutil.which(tool) is None]
     if lacking:
         raise CannotBuild(f"not installed: {', '.join(lacking)} (packages iproute2 and util-linux)")
+    tried = ["unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "sh", "-c", TRIAL]
+    refused = subprocess.run(tried, capture_output=True, text=True, check=False)
+    if refused.returncode:
+        raise CannotBuild(f"root may not make networks of its own here: {refused.stderr.strip()}")
 
 
 def _below_tmp() -> list[str]:

@@ -30,9 +30,9 @@ def _on_head(name: str, slots: Sequence[int]) -> Iterator[OnHead]:
 
 
 @pytest.fixture(scope="module")
-def three_nodes() -> Iterator[OnHead]:
-    """A head and two nodes of one slot each."""
-    yield from _on_head("three", [1, 1, 1])
+def three_nodes(request: pytest.FixtureRequest) -> Iterator[OnHead]:
+    """A head and two nodes of one slot each, which are the module's own: files run side by side."""
+    yield from _on_head(request.module.__name__.removeprefix("test_")[:4], [1, 1, 1])
 
 
 @pytest.fixture(scope="module")

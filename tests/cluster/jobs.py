@@ -62,9 +62,16 @@ def launches(journal: Path) -> list[dict[str, Any]]:
     return [row["record"] for row in rows if row["kind"] == "measurement"]
 
 
-def wait_until(what: Callable[[], object], *, said: Callable[[], object], timeout_s: float = 200) -> None:
-    """Wait until something holds."""
-    limit_s = time.monotonic() + timeout_s
+def wait_until(what: Callable[[], object], *, said: Callable[[], object], every_s: float = 0.2) -> None:
+    """Wait until something holds, up to five minutes."""
+    limit_s = time.monotonic() + 300
     while not what():
         assert time.monotonic() < limit_s, said()
-        time.sleep(0.2)
+        time.sleep(every_s)
+
+
+def wait_for_code(client: Client, code: int, job: str) -> None:
+    """Wait until `jobs status` exits with this code; each time is a process of its own, so that is not asked often."""
+    wait_until(
+        lambda: client.run("jobs", "status", job)[0] == code, said=lambda: client.run("jobs", "logs", job), every_s=3
+    )

@@ -14,6 +14,12 @@ from local_cluster import LocalCluster
 from sweeps import TINY
 
 ROOT = Path(__file__).parents[2]
+THREE_WORKERS: dict[str, Any] = {
+    "workers": {"count": 3, "resources_per_worker": {"CPU": 1}, "placement": "STRICT_SPREAD"},
+    "global_batch_size": 12,
+    "space": {"zero_stage": [0, 1, 2, 3], "activation_checkpoint_interval": [0], "micro_batch_size_per_gpu": [2]},
+}
+"""Parts of a sweep file: a worker a node, every stage."""
 
 
 class OnHead:
@@ -62,7 +68,7 @@ class OnHead:
         return [row["record"] for row in rows if row["kind"] == kind]
 
     def wait_for_launches(
-        self, name: str, count: int, process: subprocess.Popen[bytes], timeout_s: float = 200
+        self, name: str, count: int, process: subprocess.Popen[bytes], timeout_s: float = 300
     ) -> None:
         """Wait until so many launches are in the journal."""
         limit_s = time.monotonic() + timeout_s

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import local_cluster
 import pyarrow.parquet as pq
 import pytest
-from jobs import LONG, SHORT, Client, launches, wait_until
+from jobs import LONG, SHORT, Client, launches, wait_for_code, wait_until
 from seeds import built_operators
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -49,8 +49,8 @@ def test_without_the_token_nothing_starts(client: Client, token: str | None) -> 
 
 
 def test_a_sweep_that_cannot_succeed_gives_its_code_each_time(client: Client) -> None:
-    # Above what some are sure to need, below what any of them takes.
-    path = client.write_sweep("hopeless", SHORT, memory_budget="950KiB")
+    # Above what the only candidate is sure to need, below what it takes.
+    path = client.write_sweep("hopeless", SHORT, memory_budget="950KiB", space={**SHORT["space"], "zero_stage": [1]})
     code, output = client.run("submit", path, "--follow")
     assert code == 3 and output.splitlines()[-1].startswith("FAILED hopeless-"), output
     assert "samples/s" not in output and "OOM" in output
@@ -77,7 +77,7 @@ def test_a_sweep_outlives_its_client_is_stopped_goes_on_and_comes_home(
     wait_until(lambda: len(launches(journal)) > before, said=lambda: client.run("jobs", "logs", job_id))
 
     assert client.run("jobs", "stop", job_id)[0] == 0
-    wait_until(lambda: client.run("jobs", "status", job_id)[0] == 130, said=lambda: client.run("jobs", "logs", job_id))
+    wait_for_code(client, 130, job_id)
     code, output = client.run("jobs", "fetch", job_id, "--output", "partly")
     assert code == 0 and (client.folder / "partly" / "best" / "UNCONFIRMED").exists(), output
     measured = {row["candidate_id"] for row in launches(client.folder / "partly" / "journal.jsonl")}

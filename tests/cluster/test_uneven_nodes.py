@@ -21,7 +21,7 @@ def test_six_workers_use_four_and_two_slots_and_the_head_none(uneven_nodes: OnHe
         space=SPACE,
         search={"method": "grid", "confirm": False},
     )
-    exit_code, output = uneven_nodes.run("run", path, output=tmp_path / "out", timeout_s=280)
+    exit_code, output = uneven_nodes.run("run", path, "--no-check", output=tmp_path / "out", timeout_s=280)
     (row,) = uneven_nodes.journal("six")
     _, four, two = uneven_nodes.addresses
     assert (exit_code, row["status"]) == (5, "COMPLETED"), output
