@@ -96,7 +96,8 @@ def test_the_code_of_the_sweep_is_the_code_of_the_job(tmp_path: Path) -> None:
     assert process.returncode == 3, output
     # The address that another node can reach: Debian's 127.0.1.1 for a node's own name is none.
     assert "driver: -m raysweep.cli.main run sweep.yaml --address 10.0.0.1:22345 --results results --yes" in output
-    ports = "--dashboard-agent-grpc-port=31935 --metrics-export-port=31936 --runtime-env-agent-port=31937"
+    agents = ("dashboard-agent-grpc", "metrics-export", "runtime-env-agent", "dashboard-agent-listen")
+    ports = " ".join(f"--{name}-port={number}" for number, name in enumerate(agents, start=32460))
     words = f"ray symmetric-run --address 10.0.0.1:22345 --min-nodes 2 {ports} --num-cpus=1 -- bash"
     assert (tmp_path / "ray_words").read_text().startswith(words)
     assert (allocation.job_folder / "exit_code").read_text() == "3\n" and allocation.asked == ""
