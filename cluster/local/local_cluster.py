@@ -149,8 +149,8 @@ def _make_node(
     # Ray finds its own address by the way to a public one, so there is a way; nothing is ever sent there.
     do("ip", "-n", namespace, "route", "add", "default", "via", str(subnet[254]))
     hosts = folder / "hosts"
-    # The own name as many distributions have it: what gloo is left to find by it is of no use to another node. The names
-    # of the others are here because no name server is: torch looks up every address, and would wait at each start.
+    # The own name as many distributions have it: what gloo is left to find by it is of no use to another node. The
+    # others have names here because no name server is: torch looks up every address, and would wait at each start.
     others = "".join(f"{subnet[each + 1]} {name}-{each}.cluster\n" for each in range(MOST_NODES))
     hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}-{index}\n{others}")
     hide = "".join(f"mount -t tmpfs -o size=64k tmpfs '{path}'; " for path in hidden)

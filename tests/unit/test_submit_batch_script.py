@@ -24,12 +24,16 @@ requeue*) echo "requeued $2" >> "$HERE/asked" ;;
 esac
 """
 SRUN = """\
-while [ "$1" != ray ]; do shift; done
-echo "$@" > "$HERE/ray_words"
+while [ "$1" != bash ]; do shift; done
+exec "$@"
+"""
+RAY = """\
+echo ray "$@" >> "$HERE/ray_words"
 while [ "$1" != -- ]; do shift; done
 shift
 exec "$@"
 """
+RAY_THAT_FAILS_ONCE = '[ -e "$HERE/ray_words" ] || { echo failed > "$HERE/ray_words"; exit 1; }\n' + RAY
 ENDS = 'echo driver: "$@"; exit 3\n'
 STOPS_CLEANLY = """\
 trap 'echo results written; exit 130' TERM
@@ -41,12 +45,18 @@ while :; do sleep 0.05; done
 class Allocation:
     """The script with its job folder, and what runs in it."""
 
-    def __init__(self, folder: Path, python: str, **options: object) -> None:
+    def __init__(self, folder: Path, python: str, *, ray: str = RAY, **options: object) -> None:
         self.folder = folder
         self.job_folder = folder / "jobs" / "it's"
         self.job_folder.mkdir(parents=True)
         (folder / "bin").mkdir()
-        programs = {"scontrol": SCONTROL, "srun": SRUN, "python": python, "hostname": "echo 10.0.0.1 172.17.0.1\n"}
+        programs = {
+            "scontrol": SCONTROL,
+            "srun": SRUN,
+            "ray": ray,
+            "python": python,
+            "hostname": "echo 10.0.0.1 172.17.0.1\n",
+        }
         for name, text in {**programs, "sleep": 'case "$1" in 0.*) exec /bin/sleep "$1" ;; esac\n'}.items():
             (folder / "bin" / name).write_text(f"#!/bin/sh\nHERE='{folder}'\n{text}")
             (folder / "bin" / name).chmod(0o755)
@@ -101,6 +111,15 @@ def test_the_code_of_the_sweep_is_the_code_of_the_job(tmp_path: Path) -> None:
     words = f"ray symmetric-run --address 10.0.0.1:22345 --min-nodes 2 {ports} --num-cpus=1 -- bash"
     assert (tmp_path / "ray_words").read_text().startswith(words)
     assert (allocation.job_folder / "exit_code").read_text() == "3\n" and allocation.asked == ""
+
+
+def test_ray_that_fails_before_the_sweep_has_begun_is_started_again(tmp_path: Path) -> None:
+    allocation = Allocation(tmp_path, ENDS, ray=RAY_THAT_FAILS_ONCE)
+    output, _ = (process := allocation.start()).communicate(timeout=60)
+    assert process.returncode == 3, output
+    words = (tmp_path / "ray_words").read_text().splitlines()
+    # A sweep that fails is not.
+    assert words[0] == "failed" and len(words) == 2 and output.count("driver:") == 1
 
 
 def test_near_the_limit_the_sweep_writes_its_results_and_is_queued_again(tmp_path: Path) -> None:
