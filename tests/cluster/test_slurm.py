@@ -1,4 +1,4 @@
-"""A real Slurm of two nodes: a sweep over both that goes on in its next allocation, is stopped, and is cancelled."""
+"""A real Slurm of two nodes: a sweep over both that is stopped, goes on in its next allocation, or is cancelled."""
 
 from __future__ import annotations
 
@@ -53,6 +53,21 @@ def _log(client: Client, job_id: str) -> str:
     return client.run("jobs", "logs", job_id)[1]
 
 
+def test_a_sweep_that_is_stopped_writes_its_results(client: Client, slurm: slurm_nodes.SlurmNodes) -> None:
+    path = client.write_sweep("stopped", LONG, workers=OVER_BOTH)
+    job_id, number = _sent(client, path)
+    results = client.folder / "results" / "stopped"
+    wait_until(lambda: launches(results / "journal.jsonl"), said=lambda: _log(client, job_id))
+    assert client.run("jobs", "stop", path)[0] == 0
+    wait_for_code(client, 130, path)
+    assert (results / "best" / "UNCONFIRMED").exists() and (results / "trials.parquet").exists()
+    assert "Restarts=0" in slurm.ask("scontrol", "show", "job", number)
+    assert client.run("jobs", "list")[1].count("STOPPED") == 1
+    code, output = client.run("jobs", "fetch", path, "--output", "fetched")
+    assert code == 0 and (client.folder / "fetched" / "trials.parquet").exists(), output
+
+
+@pytest.mark.slow
 def test_a_sweep_goes_on_in_the_next_allocation_and_is_stopped_there(
     client: Client, slurm: slurm_nodes.SlurmNodes
 ) -> None:
@@ -77,13 +92,10 @@ def test_a_sweep_goes_on_in_the_next_allocation_and_is_stopped_there(
     assert client.run("jobs", "stop", path)[0] == 0
     wait_for_code(client, 130, path)
     assert "Restarts=1" in slurm.ask("scontrol", "show", "job", number)
-    assert client.run("jobs", "list")[1].count("STOPPED") == 1
     rows = [row for row in launches(journal) if row["status"] == "COMPLETED"]
     measured = [row["candidate_id"] for row in rows]
     assert len(set(measured)) == len(measured) > before
     assert all(len(set(row["nodes"])) == 2 for row in rows)
-    code, output = client.run("jobs", "fetch", path, "--output", "fetched")
-    assert code == 0 and (client.folder / "fetched" / "trials.parquet").exists(), output
 
 
 @pytest.mark.slow
