@@ -18,7 +18,7 @@ test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow -n 0
 
 # The longest come first, so that three that run side by side end together.
-CLUSTER_TESTS := $(addprefix tests/cluster/test_,lost_nodes.py slurm.py ray_jobs.py links.py uneven_nodes.py)
+CLUSTER_TESTS := $(addprefix tests/cluster/test_,lost_nodes.py slurm.py ray_jobs.py nodes.py)
 
 # Several nodes, Ray Jobs and Slurm on this machine: as root, with Slurm installed; what is lacking is skipped.
 test-cluster: .venv/installed

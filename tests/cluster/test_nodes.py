@@ -1,4 +1,4 @@
-"""Three nodes with an address each and nothing shared: what the preflight sees of them and of their links."""
+"""What the preflight sees of three nodes and of their links; and uneven nodes behind a head without slots."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from on_head import THREE_WORKERS, OnHead
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
+ONE_CANDIDATE = {"zero_stage": [2], "activation_checkpoint_interval": [0], "micro_batch_size_per_gpu": [1]}
 LISTEN = "import socket, time; held = socket.create_server(('0.0.0.0', 29500)); time.sleep(600)"
 
 
@@ -90,3 +92,27 @@ def test_a_link_that_goes_down_fails_the_sweep_before_it_begins(three_nodes: OnH
     named = f"{first} - {third}: no connection: {third}:" if exit_code == 4 else f"lost nodes: {third}"
     assert exit_code in (2, 4) and named in output, output
     assert not three_nodes.results("down").exists()
+
+
+def test_six_workers_use_four_and_two_slots_and_the_head_none(uneven_nodes: OnHead, tmp_path: Path) -> None:
+    path = uneven_nodes.write_sweep(
+        "six",
+        workers={"count": 6, "resources_per_worker": {"CPU": 1}},
+        global_batch_size=6,
+        space=ONE_CANDIDATE,
+        search={"method": "grid", "confirm": False},
+    )
+    exit_code, output = uneven_nodes.run("run", path, "--no-check", output=tmp_path / "out", timeout_s=280)
+    (row,) = uneven_nodes.journal("six")
+    _, four, two = uneven_nodes.addresses
+    assert (exit_code, row["status"]) == (5, "COMPLETED"), output
+    assert Counter(row["nodes"]) == {four: 4, two: 2}
+    assert f"6 workers: 4 on {four}, 2 on {two}; no slot is idle" in output
+
+
+def test_one_worker_more_is_refused_at_once(uneven_nodes: OnHead, tmp_path: Path) -> None:
+    path = uneven_nodes.write_sweep(
+        "seven", workers={"count": 7, "resources_per_worker": {"CPU": 1}}, global_batch_size=7, space=ONE_CANDIDATE
+    )
+    exit_code, output = uneven_nodes.run("check", path, output=tmp_path / "out")
+    assert exit_code == 2 and "available: 6" in output and "(nearest valid: 6)" in output
