@@ -18,6 +18,7 @@ from typing import Any
 
 import local_cluster
 import yaml
+from hand_tuned import SMALL_BUCKETS
 from local_nodes import LocalCluster
 
 from raysweep.cli.report import load_facts
@@ -25,12 +26,6 @@ from raysweep.page.facts import ReportFacts
 from raysweep.results.records import TrialRecord
 
 ROOT = Path(__file__).parents[1]
-BUCKETS = {
-    "reduce_bucket_size": 1_000_000,
-    "allgather_bucket_size": 1_000_000,
-    "stage3_prefetch_bucket_size": 1_000_000,
-    "stage3_param_persistence_threshold": 1000,
-}
 SPACE = {
     "zero_stage": [0, 1, 2, 3],
     "activation_checkpoint_interval": [0, 1, 2],
@@ -46,7 +41,7 @@ SWEEP: dict[str, Any] = {
     "workers": {"count": 2, "resources_per_worker": {"CPU": 1}, "placement": "STRICT_SPREAD"},
     "global_batch_size": "free",
     "memory_budget": "56MiB",
-    "deepspeed": {"zero_optimization": BUCKETS},
+    "deepspeed": {"zero_optimization": SMALL_BUCKETS},
     "measure": {"measured_seconds": 2},
     "environment": {"OMP_NUM_THREADS": 1},
 }

@@ -16,12 +16,7 @@ from pathlib import Path
 RAY_PORT = 6379
 AGENT_PORTS = tuple(
     f"--{name}-port={port}"
-    for name, port in (
-        ("dashboard-agent-listen", 52365),
-        ("dashboard-agent-grpc", 52366),
-        ("metrics-export", 52367),
-        ("runtime-env-agent", 52368),
-    )
+    for name, port in (("dashboard-agent-grpc", 52366), ("metrics-export", 52367), ("runtime-env-agent", 52368))
 )
 """A raylet waits 15 s for ports that its agents choose and then ends, which on a busy machine is too short. Each node
 has all ports to itself."""

@@ -63,39 +63,38 @@ def test_a_sweep_that_is_stopped_writes_its_results(client: Client, slurm: slurm
     assert (results / "best" / "UNCONFIRMED").exists() and (results / "trials.parquet").exists()
     assert "Restarts=0" in slurm.ask("scontrol", "show", "job", number)
     assert client.run("jobs", "list")[1].count("STOPPED") == 1
-    code, output = client.run("jobs", "fetch", path, "--output", "fetched")
-    assert code == 0 and (client.folder / "fetched" / "trials.parquet").exists(), output
+    code, output = client.run("jobs", "fetch", path, "--output", "fetched stopped")
+    assert code == 0 and (client.folder / "fetched stopped" / "trials.parquet").exists(), output
 
 
 @pytest.mark.slow
-def test_a_sweep_goes_on_in_the_next_allocation_and_is_stopped_there(
-    client: Client, slurm: slurm_nodes.SlurmNodes
-) -> None:
+def test_a_sweep_goes_on_in_the_next_allocation(client: Client, slurm: slurm_nodes.SlurmNodes) -> None:
     path = client.write_sweep("long", LONG, workers=OVER_BOTH)
     job_id, number = _sent(client, path)
-    results = client.folder / "results" / "long"
-    journal = results / "journal.jsonl"
+    journal = client.folder / "results" / "long" / "journal.jsonl"
     log = client.folder / "raysweep-jobs" / job_id / "log.txt"
 
     def wait_for_launches(count: int) -> None:
         wait_until(lambda: len(launches(journal)) >= count, said=lambda: _log(client, job_id))
 
     # What Slurm sends by itself at --signal, near the time limit.
-    wait_for_launches(1)
+    wait_for_launches(2)
     slurm.ask("scancel", "--batch", "--signal=USR1", number)
     wait_until(lambda: "is queued again" in log.read_text(), said=lambda: _log(client, job_id))
     wait_until(lambda: "Restarts=1" in slurm.ask("scontrol", "show", "job", number), said=lambda: _log(client, job_id))
-    assert (results / "best" / "UNCONFIRMED").exists()  # it was let write its results
+    assert (client.folder / "results" / "long" / "best" / "UNCONFIRMED").exists()  # it was let write its results
     assert client.run("jobs", "status", path)[0] == 0
-    before = len(launches(journal))
-    wait_for_launches(before + 1)
-    assert client.run("jobs", "stop", path)[0] == 0
-    wait_for_code(client, 130, path)
+    code, output = client.run("jobs", "logs", path, "--follow")
+    assert code == 5 and "Winner, NOT confirmed" in output, output
+    assert output.splitlines()[-1].startswith(f"FAILED {job_id} (slurm {number}: FAILED, exit code 5)"), output
     assert "Restarts=1" in slurm.ask("scontrol", "show", "job", number)
-    rows = [row for row in launches(journal) if row["status"] == "COMPLETED"]
-    measured = [row["candidate_id"] for row in rows]
-    assert len(set(measured)) == len(measured) > before
-    assert all(len(set(row["nodes"])) == 2 for row in rows)
+    rows = launches(journal)
+    measured = [row["candidate_id"] for row in rows if row["status"] == "COMPLETED"]
+    assert len(set(measured)) == len(measured) == 9
+    assert all(len(set(row["nodes"])) == 2 for row in rows if row["status"] == "COMPLETED")
+    assert client.run("submit", path)[0] == client.run("jobs", "status", job_id)[0] == 5
+    code, output = client.run("jobs", "fetch", path, "--output", "fetched")
+    assert code == 0 and (client.folder / "fetched" / "best" / "ds_config.json").exists(), output
 
 
 @pytest.mark.slow
