@@ -81,6 +81,22 @@ def mean_s(times_s: Mapping[int, float]) -> float:
     return statistics.geometric_mean(times_s.values())
 
 
+def at_one_pace(rounds: Rounds) -> Rounds:
+    """Step times as if the machine had the pace of its largest round in all: a machine's pace drifts over hours.
+
+    The pace of a round is the median ratio of its step times to those of the largest one, over the candidates of both.
+    """
+    sizes = Counter(number for times in rounds.values() for number in times)
+    largest = max(sizes, key=lambda number: (sizes[number], -number))
+
+    def pace(number: int) -> float:
+        both = [times for times in rounds.values() if number in times and largest in times]
+        return statistics.median(times[number] / times[largest] for times in both) if both else 1.0
+
+    paces = {number: pace(number) for number in sizes}
+    return {name: {number: t / paces[number] for number, t in times.items()} for name, times in rounds.items()}
+
+
 def noise_pct(rounds: Rounds) -> float:
     """Typical spread of one candidate over the rounds: median standard deviation of log step times, in percent."""
     spreads = [statistics.stdev(map(math.log, times.values())) for times in rounds.values() if len(times) > 1]
@@ -111,10 +127,11 @@ def load_grid(path: Path, *, seed: int) -> Grid:
 
     Which rounds are in which half is decided by the seed. Candidates whose difference to the best, in the half of the
     truth, has an interval that holds 0 are tied with it. A candidate that lacks a launch in either half is left out.
+    Each round's own pace is taken out: a search takes minutes, while the rounds of a grid are hours apart.
     """
     sweep, rows = read_rows(path)
     plan = make_plan(sweep)
-    rounds = rounds_of(rows)
+    rounds = at_one_pace(rounds_of(rows))
     shown_rounds = _half_of_rounds(rounds, random.Random(seed))
     shown = _of(rounds, lambda number: number in shown_rounds)
     truth = _of({name: rounds[name] for name in shown}, lambda number: number not in shown_rounds)

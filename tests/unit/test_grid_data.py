@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from grid_data import best_of, load_grid, near_best, noise_pct, read_rows, rounds_of, unsettled
+from grid_data import at_one_pace, best_of, load_grid, near_best, noise_pct, read_rows, rounds_of, unsettled
 from replay import play
 from step_time_accuracy import first_trials
 
@@ -47,7 +47,7 @@ def test_noise_is_the_spread_of_a_candidate_over_rounds() -> None:
 
 def test_truth_and_launches_come_from_different_rounds() -> None:
     grid = load_grid(RECORDED, seed=1)
-    rounds = rounds_of(read_rows(RECORDED)[1])
+    rounds = at_one_pace(rounds_of(read_rows(RECORDED)[1]))
     assert len(grid.prospects) == len(grid.rates) == 16
     for prospect in grid.prospects:
         name = prospect.candidate.candidate_id
@@ -78,3 +78,9 @@ def test_the_first_trials_are_those_of_a_guided_search() -> None:
     observed = first_trials(grid, seed=0, count=4)
     launched = [name for name, _ in play("guided", grid, seed=0, trials=4).launches]
     assert [grid.prospects[index].candidate.candidate_id for index in observed] == launched
+
+
+def test_a_round_of_a_slow_hour_counts_like_the_others() -> None:
+    rounds = {"fast": {1: 1.0, 2: 1.5, 3: 1.5}, "next": {1: 1.1, 2: 1.65, 3: 1.65}, "far": {1: 1.2, 2: 1.8}}
+    levelled = at_one_pace(rounds)
+    assert all(time_s == pytest.approx(times[1]) for times in levelled.values() for time_s in times.values())
