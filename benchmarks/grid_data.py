@@ -86,7 +86,7 @@ def at_one_pace(rounds: Rounds) -> Rounds:
 
     The pace of a round is the median ratio of its step times to those of the largest one, over the candidates of both.
     """
-    sizes = Counter(number for times in rounds.values() for number in times)
+    sizes = _sizes(rounds)
     largest = max(sizes, key=lambda number: (sizes[number], -number))
 
     def pace(number: int) -> float:
@@ -179,9 +179,14 @@ def sweep_of(text: str) -> Sweep:
         return load_sweep(path)
 
 
+def _sizes(rounds: Rounds) -> Counter[int]:
+    """Round -> how many candidates completed in it."""
+    return Counter(number for times in rounds.values() for number in times)
+
+
 def _half_of_rounds(rounds: Rounds, rng: random.Random) -> set[int]:
     """Half of the rounds of the whole grid, and half of those that came after them."""
-    sizes = Counter(number for times in rounds.values() for number in times)
+    sizes = _sizes(rounds)
     whole = [number for number, size in sizes.items() if size > len(rounds) / 2]
     later = [number for number in sizes if number not in whole]
     return {*rng.sample(sorted(whole), len(whole) // 2), *rng.sample(sorted(later), len(later) // 2)}
