@@ -26,7 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from grid_data import BEGUN_KEY, COLUMNS, SWEEP_KEY, Rounds, near_best, noise_pct, rounds_of, unsettled
+from grid_data import BEGUN_KEY, COLUMNS, SWEEP_KEY, Rounds, at_one_pace, near_best, noise_pct, rounds_of, unsettled
 
 from raysweep.launch.attempts import run_candidate
 from raysweep.launch.broker_client import BrokerClient
@@ -148,7 +148,8 @@ def _of_round(recording: Recording, candidate_ids: Sequence[str], *, is_whole: b
     if is_whole:
         too_large = {row["candidate_id"] for row in recording.rows if row["status"] == TrialStatus.OOM}
         return [each for each in candidate_ids if each not in too_large]
-    return near_best(recording.rounds) if unsettled(recording.rounds) else []
+    level = at_one_pace(recording.rounds)
+    return near_best(level) if unsettled(level) else []
 
 
 def main() -> None:
@@ -170,7 +171,7 @@ def main() -> None:
             most_rounds=arguments.most_rounds,
             minutes=arguments.minutes,
         )
-    rounds = recording.rounds
+    rounds, level = recording.rounds, at_one_pace(recording.rounds)
     print(
         json.dumps(
             {
@@ -179,8 +180,9 @@ def main() -> None:
                 "rounds": recording.rounds_done,
                 "launches": len(recording.rows),
                 "measured": len(rounds),
-                "unsettled": len(unsettled(rounds)),
+                "unsettled": len(unsettled(level)),
                 "noise_pct": round(noise_pct(rounds), 2),
+                "noise_at_one_pace_pct": round(noise_pct(level), 2),
             }
         )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import ray
@@ -48,6 +49,8 @@ def _tried(precision: str, place: str) -> str:
     # PyTorch emulates bf16 where a GPU lacks it: it runs, at a fraction of the speed.
     if place == "cuda" and precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return f"precision bf16 is not supported on {name}"
+    if precision == "fp16" and (lacks := _fp16_lacks(place)):
+        return f"precision fp16 is not supported on {name}: {lacks}"
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[precision]
     try:
         weight = torch.ones(8, 8, dtype=dtype, device=place, requires_grad=True)
@@ -55,6 +58,21 @@ def _tried(precision: str, place: str) -> str:
     except RuntimeError as error:
         return f"precision {precision} is not supported on {name}: {error}"
     return ""
+
+
+def _fp16_lacks(place: str) -> str:
+    """What DeepSpeed misses for fp16, where PyTorch itself would run it; empty where it trains.
+
+    From `is_fp16_supported` of deepspeed/accelerator/cpu_accelerator.py and cuda_accelerator.py.
+    """
+    import torch
+
+    if place == "cpu":
+        supported = torch.ops.mkldnn._is_mkldnn_fp16_supported()
+        return "" if supported else "DeepSpeed asks for a CPU with AVX512-FP16; bf16 and fp32 run"
+    least = 6 if os.environ.get("DS_ALLOW_DEPRECATED_FP16") == "1" else 7
+    major, minor = torch.cuda.get_device_capability()
+    return "" if major >= least else f"DeepSpeed asks for compute capability {least}.0, it has {major}.{minor}"
 
 
 def device_kind(device: str) -> str:

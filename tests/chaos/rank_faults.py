@@ -9,6 +9,7 @@ from typing import Any
 
 from builders import make_candidate, make_request, make_workload
 
+from raysweep.launch.devices import unsupported_precision
 from raysweep.trial import LaunchRequest, Measurement
 
 DEADLINE_S = 20.0
@@ -58,6 +59,10 @@ class RankFault:
             workload=workload,
             **{"deadline_s": DEADLINE_S, **self.request},
         )
+
+    def lacks_on_this_cpu(self) -> str:
+        """Why the precision that the fault needs does not train here; empty where it does."""
+        return unsupported_precision(device="cpu", precision=self.precision, resources_per_worker={"CPU": 1.0})
 
     def wrong_in(self, launches: list[Measurement], *, world_size: int = 2) -> str:
         """What differs from the right outcome; empty where nothing does."""

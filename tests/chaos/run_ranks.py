@@ -56,7 +56,7 @@ class Tally:
 
 def run_rank_faults(tally: Tally, chosen: Callable[[str], bool]) -> None:
     """All faults whose name is chosen, in one Ray."""
-    faults = [fault for fault in RANK_FAULTS if chosen(fault.name)]
+    faults = [fault for fault in RANK_FAULTS if chosen(fault.name) and not fault.lacks_on_this_cpu()]
     between = [kind for kind in ("rank", *RESTARTS) if chosen(_between(kind))]
     if not faults and not between:
         return

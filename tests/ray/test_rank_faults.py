@@ -67,6 +67,8 @@ def test_a_rank_with_fewer_batches_cycles_and_never_hangs_b59(group: Launcher, t
 def test_the_table_of_outcomes(fault: RankFault, tmp_path: Path) -> None:
     from raysweep.launch.in_process import InProcessLauncher
 
+    if lacks := fault.lacks_on_this_cpu():
+        pytest.skip(lacks)
     launches = run_candidate(InProcessLauncher(), fault.make_request(tmp_path, world_size=1))
     wrong = fault.wrong_in(launches, world_size=1)
     assert not wrong, wrong

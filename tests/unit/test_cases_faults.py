@@ -47,6 +47,7 @@ def test_a_precision_that_the_device_lacks_skips_every_candidate_b30(tmp_path: P
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
 def test_a_cpu_is_asked_and_not_assumed_b30(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"device": "cpu", "precision": precision, "resources_per_worker": {"CPU": 1.0}}
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda: True)
     assert unsupported_precision(**asked) == ""
 
     def refuses(*given: Any, **named: Any) -> None:
@@ -54,6 +55,25 @@ def test_a_cpu_is_asked_and_not_assumed_b30(precision: str, monkeypatch: pytest.
 
     monkeypatch.setattr(torch, "ones", refuses)
     assert unsupported_precision(**asked).startswith(f"precision {precision} is not supported on this CPU: ")
+
+
+def test_fp16_is_refused_where_deepspeed_would_refuse_it_b30(monkeypatch: pytest.MonkeyPatch) -> None:
+    from raysweep.launch import devices
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla P100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (6, 0))
+    assert "AVX512-FP16; bf16 and fp32 run" in devices._tried("fp16", "cpu")
+    assert devices._tried("fp16", "cuda").endswith("asks for compute capability 7.0, it has 6.0")
+    monkeypatch.setenv("DS_ALLOW_DEPRECATED_FP16", "1")
+    assert not devices._fp16_lacks("cuda")
+
+
+def test_deepspeed_and_the_plan_agree_on_fp16_on_this_cpu_b30() -> None:
+    from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+
+    lacks = unsupported_precision(device="cpu", precision="fp16", resources_per_worker={"CPU": 1.0})
+    assert bool(lacks) is not bool(CPU_Accelerator().is_fp16_supported())
 
 
 def test_a_gpu_that_only_emulates_bf16_lacks_it_b30(monkeypatch: pytest.MonkeyPatch) -> None:
