@@ -9,6 +9,7 @@ import statistics
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,21 +123,29 @@ def unsettled(rounds: Rounds) -> list[str]:
     return [name for name in near_best(rounds) if name != best and half_width(name) > wide]
 
 
-def load_grid(path: Path, *, seed: int) -> Grid:
+def load_grid(path: Path, *, seed: int, fit_share: float | None = None) -> Grid:
     """A recorded grid to search in: launches are drawn from one half of the rounds, the truth is the other's.
+
+    With `fit_share` the memory budget is the peak that so great a share of the candidates stayed within, so that a
+    search has to find out what fits; without, it is the sweep's own, in which all fit.
 
     Which rounds are in which half is decided by the seed. Candidates whose difference to the best, in the half of the
     truth, has an interval that holds 0 are tied with it. A candidate that lacks a launch in either half is left out.
     Each round's own pace is taken out: a search takes minutes, while the rounds of a grid are hours apart.
     """
     sweep, rows = read_rows(path)
+    peaks = {row["candidate_id"]: row["peak_memory_bytes"] for row in rows if row["peak_memory_bytes"]}
+    if fit_share is not None:
+        budget_bytes = sorted(peaks.values())[int(fit_share * (len(peaks) - 1))]
+        sweep = replace(sweep, file=sweep.file.model_copy(update={"memory_budget": budget_bytes}))
     plan = make_plan(sweep)
-    rounds = at_one_pace(rounds_of(rows))
+    budget_bytes = plan.memory_budget_bytes or max(peaks.values())
+    too_large = {name for name, peak in peaks.items() if peak > budget_bytes}
+    rounds = at_one_pace({name: times for name, times in rounds_of(rows).items() if name not in too_large})
     shown_rounds = _half_of_rounds(rounds, random.Random(seed))
     shown = _of(rounds, lambda number: number in shown_rounds)
     truth = _of({name: rounds[name] for name in shown}, lambda number: number not in shown_rounds)
-    too_large = {row["candidate_id"] for row in rows if row["status"] == TrialStatus.OOM}
-    peaks = {row["candidate_id"]: row["peak_memory_bytes"] for row in rows if row["peak_memory_bytes"]}
+    too_large |= {row["candidate_id"] for row in rows if row["status"] == TrialStatus.OOM}
     known = [each for each in prospects(sweep, plan) if each.candidate.candidate_id in truth.keys() | too_large]
     batches = {each.candidate.candidate_id: each.global_batch_size for each in known}
     best = best_of(truth)

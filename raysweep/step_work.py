@@ -39,6 +39,8 @@ class StepWork:
     """Calls at stages 0 to 2."""
     gather_calls: float
     """Calls of stage 3's hooks around blocks."""
+    gradient_hooks: float
+    """Blocks whose gradients a hook of stages 1 and 2 puts into a bucket, with one worker, too."""
     micro_steps: float
     optimizer_bytes: float
     """Moved by the optimizer on this rank's share."""
@@ -64,6 +66,7 @@ def step_work(candidate: Candidate, workload: Workload, settings: ZeroSettings) 
     recomputed = candidate.recomputed_blocks(shape.blocks)
     sent_bytes = float(sent_bytes_per_step(candidate, workload, settings) or 0)
     is_stage_3 = candidate.zero_stage == 3
+    has_hooks = candidate.zero_stage in (1, 2)
     share = workload.world_size if candidate.zero_stage else 1
     traffic_bytes = OPTIMIZER_TRAFFIC_BYTES * shape.trainable / share
     # Gradients go to the host in every micro-step, parameters come back once.
@@ -76,6 +79,7 @@ def step_work(candidate: Candidate, workload: Workload, settings: ZeroSettings) 
         gather_bytes=sent_bytes if is_stage_3 else 0.0,
         collectives=0.0 if is_stage_3 else _collectives(candidate, workload, settings, shape),
         gather_calls=micro_steps * (GATHER_CALLS * (shape.blocks + 1) + recomputed) if is_stage_3 else 0.0,
+        gradient_hooks=float(micro_steps * (shape.blocks + 1)) if has_hooks else 0.0,
         micro_steps=float(micro_steps),
         optimizer_bytes=0.0 if settings.optimizer_on_host else traffic_bytes,
         offload_bytes=traffic_bytes + carried_bytes if settings.optimizer_on_host else 0.0,
