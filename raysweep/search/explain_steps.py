@@ -24,7 +24,7 @@ FEWEST_FITTED = 4
 FOLDS = 12
 """Parts of which each is predicted from all others; with up to as many candidates each is left out alone."""
 
-COMMUNICATION = ("reduce_bytes", "gather_bytes", "collectives", "gather_calls")
+COMMUNICATION = ("reduce_bytes", "gather_bytes", "collectives", "gather_calls", "gradient_hooks")
 FIXED = ("micro_steps", "steps")
 
 

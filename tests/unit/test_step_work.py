@@ -48,6 +48,12 @@ def test_stage_3_gathers_where_the_others_reduce() -> None:
     assert stage_3.gather_bytes > 0 and stage_3.gather_calls == 2 * 5
 
 
+def test_gradient_hooks_run_at_stages_1_and_2_in_every_micro_step() -> None:
+    assert _work(zero_stage=0).gradient_hooks == _work(zero_stage=3).gradient_hooks == 0
+    for stage in (1, 2):
+        assert _work(zero_stage=stage, gradient_accumulation_steps=4).gradient_hooks == 4 * 5
+
+
 def test_the_optimizer_is_shared_from_stage_1_on() -> None:
     assert _work(zero_stage=0).optimizer_bytes == 2 * _work(zero_stage=1).optimizer_bytes
 
