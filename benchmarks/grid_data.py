@@ -19,7 +19,7 @@ from replay import Grid
 
 from raysweep.plan import make_plan
 from raysweep.probe import Probe
-from raysweep.results.interval import Interval, paired_log_ratio
+from raysweep.results.interval import Interval, normal_interval, paired_log_ratio
 from raysweep.search.searchers import prospects
 from raysweep.serde import from_dict
 from raysweep.sweep_file import Sweep, load_sweep
@@ -130,8 +130,9 @@ def load_grid(path: Path, *, seed: int, fit_share: float | None = None) -> Grid:
     search has to find out what fits; without, it is the sweep's own, in which all fit.
 
     Which rounds are in which half is decided by the seed. Candidates whose difference to the best, in the half of the
-    truth, has an interval that holds 0 are tied with it. A candidate that lacks a launch in either half is left out.
-    Each round's own pace is taken out: a search takes minutes, while the rounds of a grid are hours apart.
+    truth, has an interval that holds 0 are tied with it; a single round has the interval of the grid's noise. A
+    candidate that lacks a launch in either half is left out. Each round's own pace is taken out: a search takes
+    minutes, while the rounds of a grid are hours apart.
     """
     sweep, rows = read_rows(path)
     peaks = {row["candidate_id"]: row["peak_memory_bytes"] for row in rows if row["peak_memory_bytes"]}
@@ -156,7 +157,7 @@ def load_grid(path: Path, *, seed: int, fit_share: float | None = None) -> Grid:
         peaks_bytes=peaks,
         budget_bytes=plan.memory_budget_bytes,
         rates={name: batches[name] / mean_s(times) for name, times in truth.items()},
-        tied=frozenset(name for name in truth if _ties(truth, name, best)),
+        tied=frozenset(name for name in truth if _ties(truth, name, best, noise_pct(rounds) / 100)),
         device=sweep.workload.device,
         world_size=sweep.workload.world_size,
         probe=_first_probe(rows),
@@ -206,7 +207,10 @@ def _of(rounds: Rounds, belongs: Callable[[int], bool]) -> Rounds:
     return {name: times for name, times in chosen.items() if times}
 
 
-def _ties(rounds: Rounds, name: str, best: str) -> bool:
-    """Whether a candidate near the best is not told from it. One round alone tells nothing, and ties nothing."""
+def _ties(rounds: Rounds, name: str, best: str, launch_log_sd: float) -> bool:
+    """Whether a candidate near the best is not told from it; where they share one round only, by the grid's noise."""
     ratio = log_ratio(rounds, name, best)
+    if not math.isfinite(ratio.low):
+        shared = len(rounds[name].keys() & rounds[best].keys())
+        ratio = normal_interval(ratio.centre, math.sqrt(2) * launch_log_sd) if shared else ratio
     return name == best or (math.isfinite(ratio.low) and ratio.centre <= math.log1p(NEAR) and ratio.low <= 0.0)

@@ -20,7 +20,7 @@ ASSUMED_RATES = {
         collectives=5e3,
         gather_calls=6e2,
         gradient_hooks=2.2e3,
-        micro_steps=1e3,
+        micro_steps=3e3,
         optimizer_bytes=3e9,
         offload_bytes=3e9,
         steps=2e2,
@@ -42,11 +42,15 @@ ASSUMED_RATES = {
 }
 """Device type -> units of each kind of work that a rank does in a second, before anything ran.
 
-Only their proportions matter, because measurements set the scale of all of them; and those are held loosely. The CUDA
+Only their proportions matter, because measurements set the scale of all of them; and those are held loosely. The CPU
+figures of passes, hooks and micro-steps are near what fits of whole recorded grids (`benchmarks/data/`) gave. The CUDA
 figures are of a current accelerator by its data sheet and have not been compared with a run.
 """
-REACHED_SHARE = 0.5
+REACHED_SHARE = 0.4
 """Of the rates of a benchmark that does one thing only, which training reaches: its kernels are smaller and differ."""
+REDUCED_SHARE = 1 / 3
+"""The same of all-reduced bytes: in the recorded grids of two and four workers they were three times dearer. In
+training they are copied into buckets and divided, too."""
 
 
 def rates(device: str, probes: Collection[Probe], *, world_size: int) -> StepWork:
@@ -78,7 +82,7 @@ def _of_probe(assumed: StepWork, probe: Probe, world_size: int) -> StepWork:
     gather_call_s, gather_byte_s = alpha_beta(probe.all_gather_s)
     return replace(
         measured,
-        reduce_bytes=2 * share / _some(reduce_byte_s, assumed.reduce_bytes),
+        reduce_bytes=REDUCED_SHARE * 2 * share / _some(reduce_byte_s, assumed.reduce_bytes),
         gather_bytes=share / _some(gather_byte_s, assumed.gather_bytes),
         collectives=1 / _some(reduce_call_s, assumed.collectives),
         # A hook of stage 3 works in Python, too; only what its collective takes longer is known.
