@@ -123,11 +123,11 @@ def unsettled(rounds: Rounds) -> list[str]:
     return [name for name in near_best(rounds) if name != best and half_width(name) > wide]
 
 
-def load_grid(path: Path, *, seed: int, fit_share: float | None = None) -> Grid:
+def load_grid(path: Path, *, seed: int, fit_share: float = 1.0) -> Grid:
     """A recorded grid to search in: launches are drawn from one half of the rounds, the truth is the other's.
 
-    With `fit_share` the memory budget is the peak that so great a share of the candidates stayed within, so that a
-    search has to find out what fits; without, it is the sweep's own, in which all fit.
+    With a `fit_share` below 1 the memory budget is the peak that so great a share of the candidates stayed within, so
+    that a search has to find out what fits; with 1 it is the sweep's own.
 
     Which rounds are in which half is decided by the seed. Candidates whose difference to the best, in the half of the
     truth, has an interval that holds 0 are tied with it; a single round has the interval of the grid's noise. A
@@ -136,7 +136,7 @@ def load_grid(path: Path, *, seed: int, fit_share: float | None = None) -> Grid:
     """
     sweep, rows = read_rows(path)
     peaks = {row["candidate_id"]: row["peak_memory_bytes"] for row in rows if row["peak_memory_bytes"]}
-    if fit_share is not None:
+    if fit_share < 1:
         budget_bytes = sorted(peaks.values())[int(fit_share * (len(peaks) - 1))]
         sweep = replace(sweep, file=sweep.file.model_copy(update={"memory_budget": budget_bytes}))
     plan = make_plan(sweep)
@@ -157,6 +157,7 @@ def load_grid(path: Path, *, seed: int, fit_share: float | None = None) -> Grid:
         peaks_bytes=peaks,
         budget_bytes=plan.memory_budget_bytes,
         rates={name: batches[name] / mean_s(times) for name, times in truth.items()},
+        shown_s={name: mean_s(times) for name, times in shown.items()},
         tied=frozenset(name for name in truth if _ties(truth, name, best, noise_pct(rounds) / 100)),
         device=sweep.workload.device,
         world_size=sweep.workload.world_size,

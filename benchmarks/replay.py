@@ -42,6 +42,8 @@ class Grid:
     budget_bytes: int | None
     rates: Mapping[str, float]
     """candidate_id -> true samples/s, of those that fit."""
+    shown_s: Mapping[str, float] = field(default_factory=dict)
+    """candidate_id -> mean step time of all launches that `draw` may show; empty where they are drawn from a law."""
     tied: frozenset[str] = field(default_factory=frozenset)
     """Those that the truth does not tell from the best: regret 0."""
     device: str = "cpu"
