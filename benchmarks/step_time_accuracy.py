@@ -3,9 +3,9 @@
 python benchmarks/step_time_accuracy.py [GRID.parquet ...] [--after 6] [--seeds 20]
 
 The trials are those that guided search proposes, drawn from one half of the rounds; the errors are against the other
-half. `noise_pct` is the grid's own: how much one candidate differs between rounds. `own_kendall_tau` is what all launches
-of one half tell of the order in the other: no model can be hoped to do better. `inside_band_share` is the share of the
-rest within two standard deviations. The last line has the worst of each over the grids, and in
+half. `noise_pct` is the grid's own: how much one candidate differs between rounds. `own_kendall_tau` is what all
+launches of one half tell of the order in the other: no model can be hoped to do better. `inside_band_share` is the
+share of the rest within two standard deviations. The last line has the worst of each over the grids, and in
 `error_met_share` the share of the grids whose error is at most 5 % or their own noise.
 """
 
