@@ -121,7 +121,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         "search_regret",
-        "guided search with other methods on recorded grids, with a memory budget that three in ten fit and without",
+        "guided search with other methods on recorded grids",
         (Target("within_2pct_share", "at least", 0.95), Target("trials_max", "at most", 12)),
     ),
     Benchmark(
