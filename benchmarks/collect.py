@@ -130,6 +130,12 @@ BENCHMARKS = (
         (Target("error_met_share", "at least", 1), Target("kendall_tau", "at least", 0.85)),
     ),
     Benchmark(
+        "slow_link",
+        "the winner over two nodes on a fast link and on one of 200 Mbit/s, and stage 3 with every block checkpointed "
+        "(as root)",
+        (Target("sent_ratio", "at most", 0.99), Target("slow.gain", "at least", 1)),
+    ),
+    Benchmark(
         "search_simulation",
         "the answer of guided search with the best of the space, on 200 simulated workloads",
         (Target("within_2pct_share", "at least", 0.9), Target("trials_max", "at most", 12)),
