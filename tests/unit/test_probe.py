@@ -11,7 +11,7 @@ from raysweep.launch.records import Answer, measurement_of
 from raysweep.probe import Probe, alpha_beta
 from raysweep.results.schema import measurements_table
 from raysweep.search.guided import GuidedSearcher
-from raysweep.search.prior import ASSUMED_RATES, REACHED_SHARE, rates
+from raysweep.search.prior import ASSUMED_RATES, REACHED_SHARE, REDUCED_SHARE, rates
 from raysweep.search.prospect import Prospect
 from raysweep.serde import from_dict, to_dict
 from raysweep.step_work import step_work
@@ -41,7 +41,7 @@ def test_a_line_is_found_again_and_never_below_zero() -> None:
 def test_the_prior_has_the_rates_that_were_measured() -> None:
     found = rates("cpu", [PROBE], world_size=4)
     assert found.compute_flops == pytest.approx(REACHED_SHARE * 4e10)
-    assert found.reduce_bytes == pytest.approx(2 * 3 / 4 / 1e-9)
+    assert found.reduce_bytes == pytest.approx(REDUCED_SHARE * 2 * 3 / 4 / 1e-9)
     assert found.gather_bytes == pytest.approx(3 / 4 / 5e-10)
     assert found.collectives == pytest.approx(1e4)
     assert found.block_passes == pytest.approx(ASSUMED_RATES["cpu"].block_passes)
