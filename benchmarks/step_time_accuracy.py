@@ -6,8 +6,8 @@ The trials are those that guided search proposes, drawn from one half of the rou
 half, each round's own pace taken out. `noise_pct` is the grid's own: how much one candidate differs between rounds, as
 launched and at one pace. `own_kendall_tau` is what all launches of one half tell of the order in the other: no model
 can be hoped to do better. `inside_band_share` is the share of the rest within two standard deviations. The last line
-has the worst of each over the grids, and in `error_met_share` the share of the grids whose error is at most 5 % or their
-noise at one pace.
+has the worst of each over the grids, and in `error_met_share` the share of the grids whose error is at most 5 % or
+their noise at one pace.
 """
 
 from __future__ import annotations
