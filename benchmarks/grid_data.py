@@ -114,13 +114,35 @@ def near_best(rounds: Rounds) -> list[str]:
 def unsettled(rounds: Rounds) -> list[str]:
     """Those near the best whose difference to it is not known within +-2 %."""
     best = best_of(rounds)
-    wide = math.log1p(SETTLED)
+    return [name for name in near_best(rounds) if name != best and not _is_known(rounds, name, best)]
 
-    def half_width(name: str) -> float:
-        ratio = log_ratio(rounds, name, best)
-        return (ratio.high - ratio.low) / 2
 
-    return [name for name in near_best(rounds) if name != best and half_width(name) > wide]
+def to_launch_again(rounds: Rounds, *, most_rounds: int) -> list[str]:
+    """The best and whoever has yet to be told from it; nobody where all are, or have had so many rounds with it.
+
+    One launch within 10 % of the best is enough to be told from it: a search may meet that launch and no other.
+    """
+    best = best_of(rounds)
+    limit_s = mean_s(rounds[best]) * (1 + NEAR)
+    open_ones = [
+        name
+        for name, times in rounds.items()
+        if name != best
+        and min(times.values()) <= limit_s
+        and len(times.keys() & rounds[best].keys()) < most_rounds
+        and not _is_known(rounds, name, best)
+    ]
+    return [best, *open_ones] if open_ones else []
+
+
+def whole_rounds(rounds: Rounds) -> list[int]:
+    """The rounds of the whole grid, or of most of it."""
+    return sorted(number for number, size in _sizes(rounds).items() if size > len(rounds) / 2)
+
+
+def _is_known(rounds: Rounds, name: str, best: str) -> bool:
+    ratio = log_ratio(rounds, name, best)
+    return (ratio.high - ratio.low) / 2 <= math.log1p(SETTLED)
 
 
 def load_grid(path: Path, *, seed: int, fit_share: float = 1.0) -> Grid:
@@ -197,10 +219,9 @@ def _sizes(rounds: Rounds) -> Counter[int]:
 
 def _half_of_rounds(rounds: Rounds, rng: random.Random) -> set[int]:
     """Half of the rounds of the whole grid, and half of those that came after them."""
-    sizes = _sizes(rounds)
-    whole = [number for number, size in sizes.items() if size > len(rounds) / 2]
-    later = [number for number in sizes if number not in whole]
-    return {*rng.sample(sorted(whole), len(whole) // 2), *rng.sample(sorted(later), len(later) // 2)}
+    whole = whole_rounds(rounds)
+    later = sorted(_sizes(rounds).keys() - set(whole))
+    return {*rng.sample(whole, len(whole) // 2), *rng.sample(later, len(later) // 2)}
 
 
 def _of(rounds: Rounds, belongs: Callable[[int], bool]) -> Rounds:

@@ -4,15 +4,16 @@ python benchmarks/record_grid.py benchmarks/grids/NAME.yaml [--whole-rounds 4] [
     [--minutes 8]
 
 Each round starts in a fresh warm group and launches the candidates in an order of its own. The first rounds are of the
-whole grid. Those after them are of the best and of the candidates within 10 % of it, until the 95 % interval of each
-one's paired difference to the best is at most +-2 %. The file is written after every launch, with the sweep file in its
-metadata; called again with the same sweep, it goes on with the launches that are missing: after `--minutes` it stops.
-A round that was stopped goes on in another group. Prints one JSON line.
+whole grid. Those after them are of the best and of the candidates with a launch within 10 % of it, until the 95 %
+interval of each one's paired difference to the best is at most +-2 %, or it has had --most-rounds. The file is written
+after every launch, with the sweep file in its metadata; called again with the same sweep, it goes on with the launches
+that are missing: after `--minutes` it stops. A round that was stopped goes on in another group. Prints one JSON line.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import random
@@ -26,7 +27,18 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from grid_data import BEGUN_KEY, COLUMNS, SWEEP_KEY, Rounds, at_one_pace, near_best, noise_pct, rounds_of, unsettled
+from grid_data import (
+    BEGUN_KEY,
+    COLUMNS,
+    SWEEP_KEY,
+    Rounds,
+    at_one_pace,
+    noise_pct,
+    rounds_of,
+    to_launch_again,
+    unsettled,
+    whole_rounds,
+)
 
 from raysweep.launch.attempts import run_candidate
 from raysweep.launch.broker_client import BrokerClient
@@ -117,7 +129,7 @@ class Recording:
         pq.write_table(pa.Table.from_pylist(self.rows, schema=schema), self._output)
 
 
-def record(sweep: Sweep, output: Path, *, whole_rounds: int, most_rounds: int, minutes: float) -> Recording:
+def record(sweep: Sweep, output: Path, *, most_whole: int, most_rounds: int, minutes: float) -> Recording:
     """Record a grid, or what is missing of it, for so many minutes from now."""
     until_s = time.monotonic() + 60 * minutes
     if sweep.workload.global_batch_size is None:
@@ -130,9 +142,9 @@ def record(sweep: Sweep, output: Path, *, whole_rounds: int, most_rounds: int, m
     with tempfile.TemporaryDirectory() as logs:
         spec = GroupSpec.of_sweep(sweep, sweep_id=f"grid-{uuid.uuid4().hex[:8]}", log_folder=logs)
         with WarmGroup(spec) as client:
-            for number in range(recording.rounds_done + 1, most_rounds + 1):
+            for number in itertools.count(recording.rounds_done + 1):
                 chosen = recording.missing_of_last() or _of_round(
-                    recording, list(requests), is_whole=number <= whole_rounds
+                    recording, list(requests), most_whole=most_whole, most_rounds=most_rounds
                 )
                 if not chosen:
                     break
@@ -143,13 +155,12 @@ def record(sweep: Sweep, output: Path, *, whole_rounds: int, most_rounds: int, m
     return recording
 
 
-def _of_round(recording: Recording, candidate_ids: Sequence[str], *, is_whole: bool) -> list[str]:
-    """Who is launched: all but those that ran out of memory, or the best with those that are not settled against it."""
-    if is_whole:
+def _of_round(recording: Recording, candidate_ids: Sequence[str], *, most_whole: int, most_rounds: int) -> list[str]:
+    """Who is launched: all but those that ran out of memory, or the best with those that are not told from it."""
+    if len(whole_rounds(recording.rounds)) < most_whole:
         too_large = {row["candidate_id"] for row in recording.rows if row["status"] == TrialStatus.OOM}
         return [each for each in candidate_ids if each not in too_large]
-    level = at_one_pace(recording.rounds)
-    return near_best(level) if unsettled(level) else []
+    return to_launch_again(at_one_pace(recording.rounds), most_rounds=most_rounds)
 
 
 def main() -> None:
@@ -167,7 +178,7 @@ def main() -> None:
         recording = record(
             sweep,
             output,
-            whole_rounds=arguments.whole_rounds,
+            most_whole=arguments.whole_rounds,
             most_rounds=arguments.most_rounds,
             minutes=arguments.minutes,
         )

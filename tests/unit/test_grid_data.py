@@ -6,7 +6,18 @@ import random
 from pathlib import Path
 
 import pytest
-from grid_data import at_one_pace, best_of, load_grid, near_best, noise_pct, read_rows, rounds_of, unsettled
+from grid_data import (
+    at_one_pace,
+    best_of,
+    load_grid,
+    near_best,
+    noise_pct,
+    read_rows,
+    rounds_of,
+    to_launch_again,
+    unsettled,
+    whole_rounds,
+)
 from replay import play
 from step_time_accuracy import first_trials
 
@@ -38,6 +49,16 @@ def test_a_difference_is_settled_by_its_paired_interval() -> None:
     assert unsettled(steady) == []  # the rounds differ by a factor of two, the pairs not at all
     shaky = _rounds(best=(1.0, 1.0, 1.0), near=(1.0, 1.1, 1.02))
     assert unsettled(shaky) == ["near"]
+
+
+def test_one_fast_launch_is_enough_to_be_launched_again_until_it_had_its_rounds() -> None:
+    rounds = _rounds(best=(1.0, 1.0, 1.0), lucky=(1.05, 1.4), far=(1.3, 1.6), known=(1.05, 1.05, 1.05))
+    assert to_launch_again(rounds, most_rounds=3) == ["best", "lucky"]
+    assert to_launch_again(rounds, most_rounds=2) == []
+
+
+def test_a_round_of_few_is_no_whole_one() -> None:
+    assert whole_rounds({"a": {1: 1.0, 2: 1.0, 3: 1.0}, "b": {1: 1.0, 3: 1.0}, "c": {1: 1.0}}) == [1, 3]
 
 
 def test_noise_is_the_spread_of_a_candidate_over_rounds() -> None:
